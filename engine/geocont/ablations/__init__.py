@@ -1,0 +1,1 @@
+"""Experiments that train networks in which geometric continuity forms or collapses."""
