@@ -1,0 +1,490 @@
+"""A run on disk: a folder with the resolved experiment (experiment.toml) and the journal of its events (events.jsonl).
+
+The journal is written as the run goes, each event handed to the operating system before anybody sees it, so that what
+was shown can be read again. A torn last line (a crash, a power cut) is dropped when reading; what is before it counts.
+"""
+
+import difflib
+import errno
+import re
+import secrets
+import string
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from os import fstat, fsync
+from pathlib import Path
+from time import time
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+import platformdirs
+import tomli_w
+
+from geocont.ablations.experiment import Experiment
+from geocont.atomic import atomic_file
+from geocont.errors import GeocontError, InputError, JobError
+from geocont.events import (
+    JOURNAL_VERSION,
+    Event,
+    NetworkDiverged,
+    NetworkFinished,
+    Probe,
+    Progress,
+    RunFinished,
+    RunStarted,
+)
+
+_EXPERIMENT = "experiment.toml"
+_JOURNAL = "events.jsonl"
+_ERROR_LOG = "error.log"
+_LETTERS = string.ascii_lowercase + string.digits
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space, or keep runs on another disk with --run-dir",
+    errno.EDQUOT: "free some of your quota, or keep runs on another disk with --run-dir",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f), or keep runs on another disk with --run-dir",
+    errno.EROFS: "choose a folder that can be written with --run-dir",
+    errno.EACCES: "choose a folder that can be written with --run-dir",
+    errno.EPERM: "choose a folder that can be written with --run-dir",
+    errno.ENOTDIR: "choose a folder, not a file, with --run-dir",
+    errno.ENOENT: "keep the run's folder in place while it runs",
+}
+
+State = Literal["done", "stopped", "failed", "interrupted", "unreadable"]
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in a list. What cannot be known (an unreadable or empty journal) is None.
+
+    `state` is what the journal says: "interrupted" when it has no end, whether or not a process still writes it.
+    `started` is in seconds since the epoch, `size` in bytes over all files of the folder. `headline` counts the
+    networks; `reason` says why the run failed or cannot be read.
+    """
+
+    folder: str
+    path: str
+    kind: str | None
+    name: str | None
+    state: State
+    started: float | None
+    steps_done: int | None
+    steps_planned: int | None
+    size: int
+    headline: str | None = None
+    reason: str | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """Part of the planned network-steps that is done, 0…1. Networks that diverged leave it below 1."""
+        if self.steps_done is None or not self.steps_planned:
+            return None
+        return self.steps_done / self.steps_planned
+
+
+def runs_folder() -> Path:
+    """Where runs are kept unless the user says otherwise: `runs` in the user's data folder. It need not exist yet."""
+    return platformdirs.user_data_path("geocont-tui", appauthor=False) / "runs"
+
+
+def create_run_folder(experiment: Experiment, parent: Path | None = None) -> Path:
+    """Make a folder for a run and write experiment.toml, from which `experiment.read` gives an equal Experiment.
+
+    The name is local time, the experiment's name and four random characters: 2026-12-01T14-03-11_mlp_k3f9.
+
+    Args:
+        experiment: what will be run.
+        parent: the folder to make it in; made if missing. Default: `runs_folder()`.
+
+    Raises:
+        JobError: the folder or the file cannot be written.
+    """
+    parent = runs_folder() if parent is None else parent
+    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "-", experiment.name).strip("-.") or "run"
+    stamp = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    suffix = "".join(secrets.choice(_LETTERS) for _ in range(4))
+    folder = parent / f"{stamp}_{safe_name}_{suffix}"
+    try:
+        folder.mkdir(parents=True)
+        try:
+            with atomic_file(folder / _EXPERIMENT) as file:
+                tomli_w.dump(_without_none(msgspec.to_builtins(experiment)), file)
+        except OSError:
+            folder.rmdir()
+            raise
+    except OSError as error:
+        raise _disk_error(f"the run's folder {folder} cannot be written", error) from None
+    return folder
+
+
+class Recording(Iterator[Event]):
+    """An iterator over a job's events that journals each one before handing it out.
+
+    Any thread may pull or stop; one waits for the other. When the job raises, the journal gets a RunFinished with
+    status "failed" and is closed: a GeocontError goes on as it is, anything else as a JobError, with its traceback in
+    error.log of the folder. KeyboardInterrupt and SystemExit go on as they are, after a RunFinished with status
+    "stopped".
+
+    Args:
+        events: the job, a generator. Closed in every case, when the run ends for whatever reason.
+        folder: the run's folder, from `create_run_folder`.
+
+    Raises:
+        InputError: the folder holds a journal already.
+        JobError: the journal cannot be written. It is intact up to the last event that was handed out.
+    """
+
+    def __init__(self, events: Iterator[Event], folder: Path) -> None:
+        self.folder = folder
+        self.finished: RunFinished | None = None
+        self._events = events
+        self._journal_path = folder / _JOURNAL
+        self._encoder = msgspec.json.Encoder()
+        self._lock = threading.RLock()
+        self._elapsed: float | None = None
+        self._written = 0
+        try:
+            self._journal = self._journal_path.open("ab", buffering=0)
+        except OSError as error:
+            self._release()
+            raise _disk_error(f"the journal {self._journal_path} cannot be written", error) from None
+        status = fstat(self._journal.fileno())
+        # Some file systems count no links; there a deleted journal goes unnoticed.
+        self._counts_links = status.st_nlink > 0
+        if status.st_size > 0:
+            self._journal.close()
+            self._release()
+            raise InputError(f"{folder} holds a run already", "start each run in a folder of its own")
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        with self._lock:
+            if self.finished is not None:
+                raise StopIteration
+            try:
+                event, line = self._pull()
+                self._append(line)
+                if isinstance(event, RunFinished):
+                    self._close_journal(event)
+            except (KeyboardInterrupt, SystemExit):
+                self.stop()
+                raise
+            if isinstance(event, Progress):
+                self._elapsed = event.elapsed
+            return event
+
+    def stop(self) -> RunFinished:
+        """Close the job, journal a RunFinished with status "stopped" and return it. After the end: the end that was.
+
+        Raises:
+            JobError: the job raised while closing, or the journal cannot be written.
+        """
+        with self._lock:
+            if self.finished is not None:
+                return self.finished
+            stopped = RunFinished(status="stopped", time=time(), elapsed=self._elapsed)
+            try:
+                self._release()
+            except Exception as error:
+                raise self._fail(error) from error
+            except BaseException:
+                self._end(stopped)
+                raise
+            self._end(stopped)
+            return stopped
+
+    def close(self) -> None:
+        """Stop unless the run has ended. Raises as `stop` does."""
+        self.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _pull(self) -> tuple[Event, bytes]:
+        """The next event and its line. An event that ends the run comes after the job has released everything."""
+        try:
+            try:
+                event = next(self._events)
+            except StopIteration:
+                raise JobError("the job ended without saying how", "report this as a bug") from None
+            if isinstance(event, RunFinished):
+                self._release()
+            return event, self._encoder.encode(event) + b"\n"
+        except Exception as error:
+            failure = self._fail(error)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _release(self) -> None:
+        close: Callable[[], None] | None = getattr(self._events, "close", None)
+        if close is not None:
+            close()
+
+    def _fail(self, error: Exception) -> GeocontError:
+        """End the run because of an error of the job, and return what to raise: a problem and a remedy."""
+        failure = error if isinstance(error, GeocontError) else JobError(_in_one_line(error), self._log(error))
+        # What went wrong first is what counts.
+        with suppress(Exception):
+            self._release()
+        self._end(
+            RunFinished(
+                status="failed", time=time(), elapsed=self._elapsed, problem=str(failure), remedy=failure.remedy
+            )
+        )
+        return failure
+
+    def _end(self, event: RunFinished) -> None:
+        self._append(self._encoder.encode(event) + b"\n")
+        self._close_journal(event)
+
+    def _append(self, line: bytes) -> None:
+        """Write a whole line, or leave the journal as it was."""
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._journal.write(rest) :]
+            if self._counts_links and fstat(self._journal.fileno()).st_nlink == 0:
+                raise FileNotFoundError(errno.ENOENT, "it was deleted while the run wrote it")
+            self._written += len(line)
+        except OSError as error:
+            self._truncate()
+            raise self._give_up(error) from None
+        except BaseException:
+            self._truncate()
+            raise
+
+    def _truncate(self) -> None:
+        # Not everything can be truncated (a device); reading drops a torn line anyway.
+        with suppress(OSError):
+            self._journal.truncate(self._written)
+
+    def _close_journal(self, event: RunFinished) -> None:
+        self.finished = event
+        try:
+            # A pipe or a device has nothing to sync.
+            try:
+                fsync(self._journal.fileno())
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                    raise
+            self._journal.close()
+        except OSError as error:
+            raise self._give_up(error) from None
+
+    def _give_up(self, error: OSError) -> JobError:
+        """End the run because the journal cannot be written."""
+        failure = _disk_error(f"the journal {self._journal_path} cannot be written", error)
+        self.finished = RunFinished(
+            status="failed", time=time(), elapsed=self._elapsed, problem=str(failure), remedy=failure.remedy
+        )
+        with suppress(OSError):
+            self._journal.close()
+        # What went wrong first is what counts.
+        with suppress(Exception):
+            self._release()
+        return failure
+
+    def _log(self, error: Exception) -> str:
+        """Write the traceback, without local variables, into error.log; a remedy that says where."""
+        log = self.folder / _ERROR_LOG
+        text = "".join(traceback.format_exception(error))
+        try:
+            with atomic_file(log) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+        except OSError as failure:
+            return f"the traceback could not be kept ({log}: {failure.strerror}); the journal up to there is complete"
+        return f"see the traceback in {log}; the journal up to there is complete"
+
+
+def read_events(folder: Path) -> Iterator[Event]:
+    """The events of a run, as they were journaled. A torn last line is left out.
+
+    Raises:
+        InputError: no journal, or it cannot be read; written by a newer version of this program; a damaged line (with
+            its number).
+    """
+    path = folder / _JOURNAL
+    decoder = msgspec.json.Decoder(Event)
+    number = 0
+    try:
+        with path.open("rb") as journal:
+            for number, line in enumerate(journal, 1):
+                try:
+                    if number == 1:
+                        _check_version(path, line)
+                    event = decoder.decode(line)
+                except (msgspec.DecodeError, RecursionError) as error:
+                    if not line.endswith(b"\n"):
+                        return
+                    raise InputError(
+                        f"{path} is damaged in line {number}: {error}",
+                        f"restore the file; the {number - 1} events before that line can be kept by cutting it there",
+                    ) from None
+                yield event
+    except FileNotFoundError:
+        raise InputError(f"{folder} has no journal ({_JOURNAL})", "give the folder of a run that has started") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
+
+
+def list_runs(parent: Path | None = None) -> list[RunSummary]:
+    """The runs in a folder (default: `runs_folder()`), newest first by name. What is not a run is left out.
+
+    Raises:
+        InputError: the folder cannot be read, or is given and does not exist.
+    """
+    return [_summarize(folder) for folder in _run_folders(parent)]
+
+
+def find_run(name_or_path: str, parent: Path | None = None) -> Path:
+    """The folder of a run, by its name in `parent` (default: `runs_folder()`), the beginning of its name, or its path.
+
+    Raises:
+        InputError: no such run (with the nearest name), several that begin so, a folder that is not a run.
+    """
+    path = Path(name_or_path)
+    try:
+        if name_or_path and path.is_dir() and _is_run(path):
+            return path
+        is_something_else = len(path.parts) > 1 and path.exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
+    if is_something_else:
+        raise InputError(
+            f"{path} is not a run: it holds neither {_JOURNAL} nor {_EXPERIMENT}", "give the folder of a run"
+        )
+    names = [folder.name for folder in _run_folders(parent)]
+    parent = runs_folder() if parent is None else parent
+    if name_or_path in names:
+        return parent / name_or_path
+    matches = [name for name in names if name_or_path and name.startswith(name_or_path)]
+    if len(matches) == 1:
+        return parent / matches[0]
+    if matches:
+        shown = ", ".join(matches[:3]) + (", …" if len(matches) > 3 else "")
+        raise InputError(f"{len(matches)} runs begin with {name_or_path!r}: {shown}", "give more of the name")
+    near = difflib.get_close_matches(name_or_path, names, n=1, cutoff=0.4)
+    remedy = f"did you mean {near[0]}? " if near else ""
+    remedy += "`geocont-tui runs` lists them" if names else "there are no runs yet: `geocont-tui ablate` makes one"
+    raise InputError(f"there is no run {name_or_path!r} in {parent}", remedy)
+
+
+class _Header(msgspec.Struct):
+    """The part of a first line that tells the version, whatever else a later version may have changed."""
+
+    event: str
+    version: int = 0
+
+
+def _check_version(path: Path, line: bytes) -> None:
+    header = msgspec.json.decode(line, type=_Header)
+    if header.event != "RunStarted":
+        raise InputError(f"{path} does not begin with RunStarted but {header.event}", "give the folder of a run")
+    if header.version > JOURNAL_VERSION:
+        raise InputError(
+            f"{path} was written by a newer geocont-tui (journal version {header.version}, this one reads "
+            f"{JOURNAL_VERSION})",
+            "upgrade geocont-tui",
+        )
+
+
+def _run_folders(parent: Path | None) -> list[Path]:
+    folder = runs_folder() if parent is None else parent
+    try:
+        return sorted((path for path in folder.iterdir() if path.is_dir() and _is_run(path)), reverse=True)
+    except FileNotFoundError:
+        if parent is None:
+            return []
+        raise InputError(f"there is no folder {folder}", "give the folder that holds the runs") from None
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}", "give the folder that holds the runs") from None
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return (folder / _JOURNAL).exists() or (folder / _EXPERIMENT).exists()
+    except PermissionError:
+        # It may well be one, so it is listed, as unreadable.
+        return True
+
+
+def _summarize(folder: Path) -> RunSummary:
+    started: RunStarted | None = None
+    steps: dict[tuple[str, int], int] = {}
+    diverged = 0
+    state: State = "interrupted"
+    reason: str | None = None
+    try:
+        if (folder / _JOURNAL).exists():
+            for event in read_events(folder):
+                match event:
+                    case RunStarted():
+                        started = event
+                    case Progress(networks=networks):
+                        for network in networks:
+                            steps[network.variant, network.seed] = network.step
+                    case NetworkFinished() | NetworkDiverged() | Probe():
+                        steps[event.variant, event.seed] = event.step
+                        diverged += isinstance(event, NetworkDiverged)
+                    case RunFinished():
+                        state, reason = event.status, event.problem
+    except (InputError, PermissionError) as error:
+        state, reason = "unreadable", str(error)
+    headline = None
+    if started is not None:
+        variants = len({network.variant for network in started.networks})
+        headline = f"variants: {variants}, networks: {len(started.networks)}"
+        if diverged:
+            headline += f", diverged: {diverged}"
+    return RunSummary(
+        folder=folder.name,
+        path=str(folder),
+        kind=started.kind if started else None,
+        name=started.name if started else None,
+        state=state,
+        started=started.time if started else None,
+        steps_done=sum(steps.values()) if started else None,
+        steps_planned=sum(network.steps for network in started.networks) if started else None,
+        size=_size(folder),
+        headline=headline,
+        reason=reason,
+    )
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        # A file may go away between listing and looking.
+        with suppress(OSError):
+            size += path.lstat().st_size
+    return size
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: a key that is left out reads as None again."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def _in_one_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _disk_error(what: str, error: OSError) -> JobError:
+    remedy = _REMEDIES.get(error.errno or 0, "check the disk, or keep runs elsewhere with --run-dir")
+    return JobError(f"{what}: {error.strerror or error}", remedy)

@@ -1,0 +1,345 @@
+"""Tidy tables from the events of a run: one observation a row, stable columns, for CSV, JSON and Parquet.
+
+A number that does not exist, or is not finite, is None here: empty in CSV, null in JSON and Parquet. Columns and their
+order are a contract with the users' notebooks.
+"""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from geocont.atomic import atomic_file
+from geocont.errors import InputError
+from geocont.events import (
+    Event,
+    NetworkDiverged,
+    NetworkFinished,
+    Probe,
+    Progress,
+    RunFinished,
+    RunStarted,
+)
+
+Value = str | int | float | None
+
+_CHOOSE_ANOTHER = "choose another place; `geocont-tui export RUN` writes the tables again at any time"
+
+TRAINING = {
+    "experiment": str,
+    "variant": str,
+    "seed": int,
+    "step": int,
+    "projection": str,
+    "loss": float,
+    "accuracy": float,
+    "weight_v1": float,
+    "weight_u1": float,
+    "weight_v_weighted": float,
+    "weight_u_weighted": float,
+    "gradient_v1": float,
+    "gradient_u1": float,
+    "cumulative_v1": float,
+    "cumulative_u1": float,
+    "update_v1": float,
+    "update_u1": float,
+    "update_ratio": float,
+    "sigma_ratio": float,
+    "top_overlap_v": float,
+    "top_overlap_u": float,
+    "cumulative_match": float,
+    "drift": float,
+    "identity_share": float,
+    "activation_factor": float,
+}
+"""Columns of the training table: a row per probe. v1 and u1 are means over the adjacent pairs that have the cosine."""
+
+TRAINING_PAIRS = {
+    "experiment": str,
+    "variant": str,
+    "seed": int,
+    "step": int,
+    "projection": str,
+    "layer_a": int,
+    "layer_b": int,
+    "weight_v1": float,
+    "weight_u1": float,
+    "gradient_v1": float,
+    "gradient_u1": float,
+    "cumulative_v1": float,
+    "cumulative_u1": float,
+    "update_v1": float,
+    "update_u1": float,
+}
+"""Columns of the training_pairs table: a row per probe and pair of adjacent layers, counted from 0."""
+
+NETWORKS = {
+    "experiment": str,
+    "variant": str,
+    "seed": int,
+    "status": str,
+    "steps": int,
+    "planned_steps": int,
+    "test_loss": float,
+    "test_accuracy": float,
+    "note": str,
+}
+"""Columns of the networks table: a row per network. status: finished, diverged, unfinished; note: why, in words."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`columns` maps each column to its type; each row has one value per column, None for what does not exist."""
+
+    name: str
+    columns: dict[str, type]
+    rows: list[tuple[Value, ...]]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one run of ablations."""
+
+    training: Table
+    training_pairs: Table
+    networks: Table
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter((self.training, self.training_pairs, self.networks))
+
+
+def tables(events: Iterable[Event]) -> Tables:
+    """Fold the events of a run into its tables, in one pass, rows in the order of the events.
+
+    Errors raised by `events` (a damaged journal) pass through.
+    """
+    experiment = ""
+    training: list[tuple[Value, ...]] = []
+    pairs: list[tuple[Value, ...]] = []
+    networks: dict[tuple[str, int], _Network] = {}
+    end = "the journal ends before the run does"
+
+    def network(variant: str, seed: int) -> "_Network":
+        return networks.setdefault((variant, seed), _Network())
+
+    for event in events:
+        match event:
+            case RunStarted():
+                experiment = event.name
+                for plan in event.networks:
+                    network(plan.variant, plan.seed).planned_steps = plan.steps
+            case Progress():
+                for where in event.networks:
+                    network(where.variant, where.seed).steps = where.step
+            case Probe():
+                network(event.variant, event.seed).steps = event.step
+                training.append(_training_row(experiment, event))
+                pairs.extend(_pair_rows(experiment, event))
+            case NetworkFinished():
+                finished = network(event.variant, event.seed)
+                finished.status, finished.steps = "finished", event.step
+                finished.test_loss, finished.test_accuracy = _finite(event.test_loss), _finite(event.test_accuracy)
+            case NetworkDiverged():
+                diverged = network(event.variant, event.seed)
+                diverged.status, diverged.steps, diverged.note = "diverged", event.step, event.reason
+            case RunFinished():
+                end = f"the run {event.status}: {event.problem}" if event.problem else f"the run was {event.status}"
+    network_rows: list[tuple[Value, ...]] = [
+        (
+            experiment,
+            variant,
+            seed,
+            item.status,
+            item.steps,
+            item.planned_steps,
+            item.test_loss,
+            item.test_accuracy,
+            item.note or (end if item.status == "unfinished" else None),
+        )
+        for (variant, seed), item in networks.items()
+    ]
+    return Tables(
+        training=Table("training", TRAINING, training),
+        training_pairs=Table("training_pairs", TRAINING_PAIRS, pairs),
+        networks=Table("networks", NETWORKS, network_rows),
+    )
+
+
+def check_target(target: Path, suffix: str) -> None:
+    """See that tables can be written to `target`, and make the folder they need, before a long job relies on it.
+
+    Args:
+        target: as given to `write_csv`, `write_json` or `write_parquet`.
+        suffix: ".csv", ".json" or ".parquet".
+
+    Raises:
+        InputError: nothing can be written there.
+    """
+    folder = _files(target, suffix)[0].parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(target if _is_device(target) else folder, os.W_OK)
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    if not is_writable:
+        raise InputError(f"{target} cannot be written: {folder} is not writable", _CHOOSE_ANOTHER)
+
+
+def write_csv(tables: Tables, target: Path) -> list[Path]:
+    """Write training.csv, training_pairs.csv and networks.csv into the folder `target`, made if missing.
+
+    A `target` that ends in .csv gets the training table alone. UTF-8, one header line, floats as repr gives them, empty
+    for what does not exist. Returns the files written.
+
+    Raises:
+        InputError: the target cannot be written. A file that was there before is then unchanged.
+    """
+    files = _files(target, ".csv")
+    for table, path in zip(tables, files, strict=False):
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.columns)
+        writer.writerows(table.rows)
+        _write(path, text.getvalue().encode("utf-8"))
+    return files
+
+
+def write_json(tables: Tables, target: Path) -> list[Path]:
+    """Write one object, {"training": [{column: value, …}, …], "training_pairs": […], "networks": […]}, into a file.
+
+    Raises:
+        InputError: the target cannot be written. A file that was there before is then unchanged.
+    """
+    files = _files(target, ".json")
+    rows = {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}
+    _write(files[0], msgspec.json.encode(rows) + b"\n")
+    return files
+
+
+def write_parquet(tables: Tables, target: Path) -> list[Path]:
+    """As `write_csv`, in Parquet: string, int64 and double columns, null for what does not exist.
+
+    A `target` that ends in .parquet gets the training table alone.
+
+    Raises:
+        InputError: the target cannot be written. A file that was there before is then unchanged.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
+    files = _files(target, ".parquet")
+    for table, path in zip(tables, files, strict=False):
+        values = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
+        columns = [
+            pyarrow.array(column, types[kind]) for column, kind in zip(values, table.columns.values(), strict=True)
+        ]
+        content = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(pyarrow.table(columns, names=list(table.columns)), content)
+        _write(path, content.getvalue().to_pybytes())
+    return files
+
+
+@dataclass
+class _Network:
+    status: str = "unfinished"
+    steps: int = 0
+    planned_steps: int | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+    note: str | None = None
+
+
+def _training_row(experiment: str, probe: Probe) -> tuple[Value, ...]:
+    numbers = (
+        probe.loss,
+        probe.accuracy,
+        _mean(probe.weight.v1),
+        _mean(probe.weight.u1),
+        probe.weight_v_weighted,
+        probe.weight_u_weighted,
+        _mean(probe.gradient.v1),
+        _mean(probe.gradient.u1),
+        _mean(probe.cumulative.v1),
+        _mean(probe.cumulative.u1),
+        _mean(probe.update.v1),
+        _mean(probe.update.u1),
+        probe.update_ratio,
+        probe.sigma_ratio,
+        probe.top_overlap_v,
+        probe.top_overlap_u,
+        probe.cumulative_match,
+        probe.drift,
+        probe.identity_share,
+        probe.activation_factor,
+    )
+    return (experiment, probe.variant, probe.seed, probe.step, probe.projection, *map(_finite, numbers))
+
+
+def _pair_rows(experiment: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
+    alignments = (probe.weight, probe.gradient, probe.cumulative, probe.update)
+    cosines = zip_longest(*(side for alignment in alignments for side in (alignment.v1, alignment.u1)))
+    for layer, row in enumerate(cosines):
+        yield (
+            experiment,
+            probe.variant,
+            probe.seed,
+            probe.step,
+            probe.projection,
+            layer,
+            layer + 1,
+            *map(_finite, row),
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(present) if present else None
+
+
+def _files(target: Path, suffix: str) -> list[Path]:
+    """The files that `target` stands for: itself for the training table alone (or for JSON), or three in a folder."""
+    try:
+        is_folder = target.is_dir()
+        if suffix == ".json":
+            if is_folder:
+                raise InputError(f"{target} is a folder; JSON goes into one file", "give the name of a file")
+            return [target]
+        if target.suffix.lower() == suffix and not is_folder:
+            return [target]
+        if target.exists() and not is_folder:
+            raise InputError(
+                f"{target} is a file whose name does not end in {suffix}",
+                f"give a folder for all tables, or a file name ending in {suffix} for the training table alone",
+            )
+    except OSError as error:
+        raise _unwritable(target, error) from None
+    return [target / f"{name}{suffix}" for name in ("training", "training_pairs", "networks")]
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be written: {error.strerror or error}", _CHOOSE_ANOTHER)
