@@ -12,13 +12,13 @@ from typing import BinaryIO
 def atomic_file(target: Path) -> Iterator[BinaryIO]:
     """A binary file that takes the place of `target` when the block ends, and leaves no trace when the block raises.
 
-    A symbolic link keeps pointing where it points. What is no regular file (/dev/null, /dev/stdout, a pipe) is written
-    to directly, because a rename would put a file in its place.
+    A symbolic link keeps pointing where it points. What is no regular file (/dev/null, a pipe) is written to directly,
+    because a rename would put a file in its place.
 
     Raises:
         OSError: the file cannot be created, written, synced or renamed. What was there before is unchanged.
     """
-    if target.absolute().is_relative_to("/dev") or (target.exists() and not target.is_file() and not target.is_dir()):
+    if target.exists() and not target.is_file() and not target.is_dir():
         with target.open("wb") as file:
             yield file
         return

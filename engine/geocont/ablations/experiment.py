@@ -1,15 +1,17 @@
 """What an experiment file says: the variants to train, on which data, how, and what to measure.
 
-A file is TOML. `[defaults]` holds what all variants share, each `[[variants]]` table overrides it. Unknown keys, wrong
-types and impossible values are refused with the path of the key. `read` resolves a preset's name or a file, applies
+A file is TOML. `[defaults]` holds what all variants share, each `[[variants]]` table overrides it; a variant's
+optimizer or initialization that names no algorithm or scheme changes keys of the default one. Unknown keys, wrong types
+and impossible values are refused with the path of the key. `read` resolves a preset's name or a file, applies
 `--set key.path=value` overrides and returns an `Experiment` in which every value is explicit.
 """
 
 import difflib
+import math
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -65,7 +67,10 @@ class Adam(_Config, frozen=True, kw_only=True, tag_field="algorithm", tag="adam"
 
 
 class SGD(_Config, frozen=True, kw_only=True, tag_field="algorithm", tag="sgd"):
-    """Gradient descent, with momentum if that is above 0. gradient_clip bounds the norm of the whole gradient; 0: none."""
+    """Gradient descent, with momentum if that is above 0.
+
+    `gradient_clip` bounds the norm of the whole gradient, here and in Adam; 0: not at all.
+    """
 
     learning_rate: Positive = 1e-2
     momentum: Beta = 0.0
@@ -95,22 +100,22 @@ class Variant(_Config, frozen=True, kw_only=True):
 class Data(_Config, frozen=True, kw_only=True):
     """Images to train on: the shipped MNIST, or a folder of IDX files. `images` limits the training set."""
 
-    path: str | None = None
+    path: Annotated[str, Meta(min_length=1)] | None = None
     images: Count | None = None
 
 
 class Probes(_Config, frozen=True, kw_only=True):
     """When to measure: every step up to `dense`, then at intervals growing by `growth`, at most `interval` steps apart.
 
-    `exact` snapshots (full singular value decompositions) are spread over the training; between them leading vectors are
-    followed by warm-started iteration. `leading` is the dimension of the subspaces whose overlap is measured;
+    `exact` snapshots (full singular value decompositions) are spread over the training; between them leading vectors
+    are followed by warm-started iteration. `leading` is the dimension of the subspaces whose overlap is measured;
     `gap_tolerance` the relative gap (σ1 − σ2)/σ1 under which v1 counts as not unique.
     """
 
     dense: Annotated[int, Meta(ge=0)] = 4
-    growth: Annotated[float, Meta(gt=1)] = 1.3
-    interval: Count = 60
-    exact: Annotated[int, Meta(ge=1)] = 3
+    growth: Annotated[float, Meta(gt=1)] = 1.5
+    interval: Count = 100
+    exact: Annotated[int, Meta(ge=2)] = 2
     leading: Annotated[int, Meta(ge=1)] = 10
     gap_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.005
 
@@ -144,125 +149,262 @@ def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> Experiment:
     Args:
         name_or_file: a preset's name (`mlp`) or a path to a TOML file.
         overrides: assignments such as `seeds=5`, `defaults.width=128`, `variants.Res+None.steps=200`, `data.path=/x`.
-            Values are TOML; what does not parse as TOML is taken as a string.
+            Values are TOML; what does not parse as TOML is taken as a string. A relative data.path is taken from the
+            working directory, and is absolute in what is returned.
 
     Raises:
         InputError: no such preset or file, not TOML (with line and column), an unknown key, a wrong type, an impossible
-            value (with the path of the key).
+            value (with the path of the key), an override without effect.
     """
     path = _find(name_or_file)
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file (byte {error.start} is not UTF-8)", "give a TOML file") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
+        raise _unreadable(path, error) from None
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}", "correct the file at that place") from None
+        lines = text.split("\n")
+        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}, the end of the file"
+        reason = str(error).replace("at end of document", end)
+        raise InputError(f"{path} is not valid TOML: {reason}", "correct the file at that place") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply", "give an experiment file") from None
     for override in overrides:
         _assign(table, override)
-    return resolve(table, source=str(path))
+    experiment = resolve(table, source=str(path))
+    if experiment.data.path is None:
+        return experiment
+    try:
+        absolute = str(Path(experiment.data.path).expanduser().absolute())
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"data.path: {experiment.data.path} has no place: {error}", "give an absolute path") from None
+    data = msgspec.structs.replace(experiment.data, path=absolute)
+    return msgspec.structs.replace(experiment, data=data)
 
 
 def resolve(table: dict[str, Any], source: str) -> Experiment:
     """Merge `[defaults]` into every variant and check everything. Raises InputError naming the key in `source`."""
+    written = table
     table = dict(table)
     defaults = table.pop("defaults", {})
     variants = table.get("variants", [])
     if not isinstance(defaults, dict) or "name" in defaults:
-        raise InputError(f"{source}: defaults: expected a table without `name`", "write [defaults] with keys of a variant")
+        raise InputError(
+            f"{source}: defaults: expected a table without `name`", "write [defaults] with keys of a variant"
+        )
+    if variants == []:
+        raise InputError(f"{source}: variants: there is none", "add a [[variants]] table with a name")
     if isinstance(variants, list):
-        table["variants"] = [{**defaults, **variant} if isinstance(variant, dict) else variant for variant in variants]
-        if defaults and not variants:
-            table["variants"] = []
+        table["variants"] = [
+            _merged(defaults, variant) if isinstance(variant, dict) else variant for variant in variants
+        ]
+    _refuse_impossible_numbers(table, written, source)
     try:
         experiment = msgspec.convert(table, Experiment)
     except msgspec.ValidationError as error:
-        raise _explain(error, source) from None
+        raise _explain(error, table, written, source) from None
     names = [variant.name for variant in experiment.variants]
+    for key, name in (
+        ("name", experiment.name),
+        *((f"variants[{index}].name", name) for index, name in enumerate(names)),
+    ):
+        if not name.isprintable() or name != name.strip():
+            raise InputError(
+                f"{source}: {key}: {name!r} has control characters, or spaces around it", "use printable characters"
+            )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError(f"{source}: variants: the name {repeated[0]!r} is used twice", "give each variant its own name")
+        raise InputError(
+            f"{source}: variants: the name {repeated[0]!r} is used twice", "give each variant its own name"
+        )
     for index, variant in enumerate(experiment.variants):
         if experiment.probes.leading > variant.width:
             raise InputError(
-                f"{source}: probes.leading: {experiment.probes.leading} is more than variants[{index}].width = {variant.width}",
+                f"{source}: probes.leading: {experiment.probes.leading} is more than "
+                f"{_as_written(f'variants[{index}].width', written)} = {variant.width}",
                 "lower probes.leading or raise the width",
             )
     return experiment
 
 
 def with_steps(experiment: Experiment, steps: int) -> Experiment:
-    """The experiment with every variant trained for `steps` steps."""
+    """The experiment with every variant trained for `steps` steps. Raises InputError below 1."""
+    if steps < 1:
+        raise InputError(f"steps: expected an integer of at least 1, got {steps}", "give a number of updates")
     variants = tuple(msgspec.structs.replace(variant, steps=steps) for variant in experiment.variants)
     return msgspec.structs.replace(experiment, variants=variants)
 
 
 def _find(name_or_file: str) -> Path:
-    path = Path(name_or_file).expanduser()
-    looks_like_path = path.suffix == ".toml" or len(path.parts) > 1
-    if not looks_like_path and name_or_file in presets():
-        return presets_folder() / f"{name_or_file}.toml"
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, not an experiment file", "give a TOML file or a preset's name")
-    if path.exists():
-        return path
     names = presets()
-    if looks_like_path:
+    if name_or_file in names:
+        return presets_folder() / f"{name_or_file}.toml"
+    try:
+        path = Path(name_or_file).expanduser()
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, not an experiment file", "give a TOML file or a preset's name")
+        if path.exists():
+            return path
+    except RuntimeError as error:
+        raise InputError(f"{name_or_file} cannot be read: {error}", "give the path in full") from None
+    except OSError as error:
+        raise _unreadable(Path(name_or_file), error) from None
+    if path.suffix == ".toml" or "/" in name_or_file or len(path.parts) > 1:
         raise InputError(f"there is no file {path}", f"give a TOML file or one of the presets: {', '.join(names)}")
     near = difflib.get_close_matches(name_or_file, names, n=1, cutoff=0.4)
     remedy = f"did you mean {near[0]}? " if near else ""
-    raise InputError(f"there is no preset {name_or_file!r}", f"{remedy}the presets are {', '.join(names)}; or give a TOML file")
+    raise InputError(
+        f"there is no preset {name_or_file!r}", f"{remedy}the presets are {', '.join(names)}; or give a TOML file"
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions")
 
 
 def _assign(table: dict[str, Any], override: str) -> None:
-    """Set `key.path=value` in the raw table; `variants.NAME` finds a variant by its name."""
+    """Set `key.path=value` in the raw table; `variants.NAME` finds a variant by its name, which may contain dots."""
+    if not override.isprintable():
+        raise InputError(f"--set {override!r}: has characters that are not printable text", "write it as UTF-8 text")
     key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    parts = key.strip().split(".")
+    if not equals or "" in parts:
         raise InputError(f"--set {override}: expected key.path=value", "for example --set seeds=5")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text
-    *parents, last = key.strip().split(".")
-    node: Any = table
-    for position, part in enumerate(parents):
-        if isinstance(node, list):
-            found = [item for item in node if isinstance(item, dict) and item.get("name") == part]
-            if not found:
-                names = ", ".join(str(item.get("name")) for item in node if isinstance(item, dict))
-                raise InputError(f"--set {override}: there is no variant {part!r}", f"the variants are {names}")
-            node = found[0]
-        else:
-            node = node.setdefault(part, {})
-        if not isinstance(node, (dict, list)):
-            raise InputError(f"--set {override}: {'.'.join(parents[: position + 1])} is a value, not a table", "shorten the key")
-    if isinstance(node, list):
-        raise InputError(f"--set {override}: name the variant and a key of it", "for example --set variants.NAME.steps=200")
-    node[last] = value
+    variants = [item for item in _items(table.get("variants")) if isinstance(item, dict)]
+    if parts[0] == "variants" and len(parts) > 1:
+        rest = ".".join(parts[1:])
+        if rest in {variant.get("name") for variant in variants} | {parts[1]}:
+            raise InputError(
+                f"--set {override}: name the variant and a key of it", "for example --set variants.NAME.steps=200"
+            )
+        named = [variant for variant in variants if isinstance(variant.get("name"), str)]
+        named = [variant for variant in named if rest.startswith(f"{variant['name']}.")]
+        if not named:
+            names = ", ".join(str(variant.get("name")) for variant in variants)
+            raise InputError(f"--set {override}: there is no variant {parts[1]!r}", f"the variants are {names}")
+        node: Any = max(named, key=lambda variant: len(variant["name"]))
+        parts = rest[len(node["name"]) + 1 :].split(".")
+    elif parts[0] == "defaults" and len(parts) > 1 and variants:
+        if all(parts[1] in variant and not _is_partial(parts[1], variant[parts[1]]) for variant in variants):
+            raise InputError(
+                f"--set {override}: without effect, every variant has its own {parts[1]}",
+                f"set variants.NAME.{'.'.join(parts[1:])} for each",
+            )
+        node = table
+    else:
+        node = table
+    for part in parts[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            raise InputError(f"--set {override}: {part} is a value, not a table", "shorten the key")
+    node[parts[-1]] = value
 
 
-def _explain(error: msgspec.ValidationError, source: str) -> InputError:
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_partial(key: str, value: Any) -> bool:
+    """Whether a variant's value only changes keys of the default one: a table that does not say which kind it is."""
+    tag = {"optimizer": "algorithm", "initialization": "scheme"}.get(key)
+    return tag is not None and isinstance(value, dict) and tag not in value
+
+
+def _merged(defaults: dict[str, Any], variant: dict[str, Any]) -> dict[str, Any]:
+    merged = {**defaults, **variant}
+    for key, value in variant.items():
+        if _is_partial(key, value) and isinstance(defaults.get(key), dict):
+            merged[key] = {**defaults[key], **value}
+    return merged
+
+
+def _refuse_impossible_numbers(value: Any, written: dict[str, Any], source: str, where: str = "") -> None:
+    """Refuse what no value can be: nan and inf, and integers that a float64, hence JSON, does not hold exactly."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_impossible_numbers(item, written, source, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_impossible_numbers(item, written, source, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{source}: {_as_written(where, written)}: {value} is not a finite number", "give a number")
+    elif isinstance(value, int) and abs(value) > 2**53:
+        raise InputError(f"{source}: {_as_written(where, written)}: the number is too large", "give a smaller number")
+
+
+def _as_written(where: str, written: dict[str, Any]) -> str:
+    """The path of a key in the file: a key that a variant has from [defaults] is named there."""
+    match = re.match(r"variants\[(\d+)\]\.([^.\[]+)", where)
+    if match is None:
+        return where
+    index, key = int(match[1]), match[2]
+    variant = written["variants"][index]
+    value, default = variant.get(key), written.get("defaults", {}).get(key)
+    rest = where[match.end() :].lstrip(".")
+    is_default = key not in variant or (_is_partial(key, value) and rest and _look_up(value, rest) is None)
+    return f"defaults.{where[match.start(2) :]}" if default is not None and is_default else where
+
+
+def _look_up(value: Any, where: str) -> Any:
+    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", where):
+        try:
+            value = value[int(index)] if index else value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _explain(error: msgspec.ValidationError, table: dict[str, Any], written: dict[str, Any], source: str) -> InputError:
     """Turn msgspec's message into `file: key.path: what is wrong`."""
-    text = str(error)
-    reason, _, where = text.partition(" - at `$")
+    reason, _, where = str(error).rpartition(" - at `$")
+    if not reason:
+        reason, where = str(error), ""
     where = where.rstrip("`").lstrip(".")
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", reason)
-    if unknown:
-        key = unknown[1]
-        path = f"{where}.{key}" if where else key
-        near = difflib.get_close_matches(key, _known_keys(), n=1)
+    key_problem = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason, re.DOTALL)
+    if key_problem:
+        kind, key = key_problem.groups()
+        path = _as_written(f"{where}.{key}".lstrip("."), written)
+        path = path if path.isprintable() else repr(path)
+        if kind == "missing required":
+            return InputError(f"{source}: {path}: this key is required", "add it")
+        near = difflib.get_close_matches(key, [known for known in _known_keys(where) if known != key], n=1)
         return InputError(f"{source}: {path}: unknown key", f"did you mean {near[0]}?" if near else "remove it")
-    missing = re.fullmatch(r"Object missing required field `(.*)`", reason)
-    if missing:
-        path = f"{where}.{missing[1]}" if where else missing[1]
-        return InputError(f"{source}: {path}: this key is required", "add it")
-    reason = reason.replace("`", "")
-    return InputError(f"{source}: {where or 'file'}: {reason[:1].lower()}{reason[1:]}", "correct the value of that key")
+    path = _as_written(where, written) or "file"
+    value = _look_up(table, where)
+    choices = _CHOICES.get(where.rpartition(".")[2])
+    if choices and isinstance(value, str):
+        near = difflib.get_close_matches(value, choices, n=1)
+        remedy = f"did you mean {near[0]}? " if near else ""
+        return InputError(f"{source}: {path}: unknown value {value!r}", f"{remedy}the values are {', '.join(choices)}")
+    reason = reason.replace("`", "").replace("object", "table")
+    got = "" if ", got " in reason else f", got {value!r}"
+    return InputError(f"{source}: {path}: {reason[:1].lower()}{reason[1:]}{got}", "correct the value of that key")
 
 
-def _known_keys() -> list[str]:
-    structs = (Experiment, Variant, Data, Probes, Adam, SGD, Normal, Orthogonal)
-    return sorted({field for struct in structs for field in struct.__struct_fields__} | {"defaults", "scheme", "algorithm"})
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "activation": get_args(Activation),
+    "normalization": get_args(Normalization),
+    "scheme": tuple(str(kind.__struct_config__.tag) for kind in get_args(Initialization)),
+    "algorithm": tuple(str(kind.__struct_config__.tag) for kind in get_args(Optimizer)),
+}
+
+
+def _known_keys(where: str) -> list[str]:
+    """The keys that the table at `where` may have."""
+    kinds: dict[str, tuple[type[msgspec.Struct], ...]] = {
+        "": (Experiment,),
+        "data": (Data,),
+        "probes": (Probes,),
+        "optimizer": get_args(Optimizer),
+        "initialization": get_args(Initialization),
+    }
+    fields = {name for kind in kinds.get(where.rpartition(".")[2], (Variant,)) for name in kind.__struct_fields__}
+    extra = {"": {"defaults"}, "optimizer": {"algorithm"}, "initialization": {"scheme"}}
+    return sorted(fields | extra.get(where.rpartition(".")[2], set()))
