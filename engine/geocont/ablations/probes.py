@@ -17,9 +17,8 @@ from geocont.ablations.experiment import Probes
 from geocont.events import Alignment, Probe
 
 KINDS = ("weight", "gradient", "cumulative", "update")
-# Two rows beyond the leading subspace speed its convergence; as many are drawn anew at each probe, so that a direction
-# that has grown outside the followed subspace is found.
-_EXTRA_ROWS = 2
+# Where only v1 is wanted, a block of a few rows converges in fewer products than a thinner one.
+_FOLLOWED_ROWS = 6
 # A v1 that is known no better than this (sine of the angle) is not reported.
 _LARGEST_ERROR = 0.02
 
@@ -92,19 +91,31 @@ class Measurement:
 class Follower:
     """Measures a stack of networks again and again; keeps the vectors that the next measurement starts from."""
 
-    def __init__(self, initial: Float[Tensor, "network layer d d"], seeds: list[int], probes: Probes) -> None:
-        """`initial` are the hidden weights before any update (kept); one seed a network draws the random directions."""
+    def __init__(
+        self,
+        initial: Float[Tensor, "network layer d d"],
+        initial_triplets: spectra.Triplets,
+        seeds: list[int],
+        probes: Probes,
+    ) -> None:
+        """`initial` are the hidden weights before any update and their full decompositions.
+
+        One seed a network draws the random directions that the iterations start from.
+        """
         self.initial = initial
+        self._initial_triplets: spectra.Triplets | None = initial_triplets
         self.probes = probes
         self._initial_norms = torch.linalg.vector_norm(initial, dim=(-2, -1))
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._rows = min(probes.leading + _EXTRA_ROWS, initial.shape[-1])
+        self._rows = {kind: _FOLLOWED_ROWS for kind in KINDS} | {"weight": max(probes.leading, _FOLLOWED_ROWS)}
+        self._rows = {kind: min(rows + spectra.SPARE_ROWS, initial.shape[-1]) for kind, rows in self._rows.items()}
         self._blocks: dict[str, Float[Tensor, "network layer b d"]] = {}
         self._previous_v1: Float[Tensor, "network layer d"] | None = None
 
     def keep(self, rows: list[int]) -> None:
         """Go on with these networks of the stack only."""
         self.initial = self.initial[rows]
+        self._initial_triplets = None
         self._initial_norms = self._initial_norms[rows]
         self._generators = [self._generators[row] for row in rows]
         self._blocks = {kind: block[rows] for kind, block in self._blocks.items()}
@@ -124,7 +135,7 @@ class Follower:
         `factors` is the mean activation factor of each network, NaN where it has none.
         """
         tolerance = self.probes.gap_tolerance
-        full = spectra.exact(weights) if exact else None
+        full = self._decompose(weights) if exact else None
         found = {
             "weight": self._follow("weight", weights) if full is None else self._leading(full),
             "gradient": self._follow("gradient", gradients),
@@ -180,18 +191,27 @@ class Follower:
 
     def _follow(self, kind: str, matrices: Float[Tensor, "network layer d d"]) -> spectra.Triplets:
         layers, size = matrices.shape[1], matrices.shape[-1]
-        fresh = self._rows if kind not in self._blocks else _EXTRA_ROWS
+        rows = self._rows[kind]
+        # A few rows are drawn anew each time, so that a direction which has grown outside the followed subspace is found.
+        fresh = rows if kind not in self._blocks else spectra.SPARE_ROWS
         drawn = torch.stack(
             [torch.randn((layers, fresh, size), generator=generator) for generator in self._generators]
         ).to(matrices.device)
-        known = self._blocks[kind][..., : self._rows - fresh, :] if fresh < self._rows else drawn[..., :0, :]
+        known = self._blocks[kind][..., : rows - fresh, :] if fresh < rows else drawn[..., :0, :]
         start = torch.linalg.qr(torch.cat([known, drawn], dim=-2).mT).Q.mT
         triplets = spectra.follow(matrices, start, gap_tolerance=self.probes.gap_tolerance)
         self._blocks[kind] = triplets.right
         return triplets
 
+    def _decompose(self, weights: Float[Tensor, "network layer d d"]) -> spectra.Triplets:
+        """Full decompositions; those of the initial weights are known and used once."""
+        known, self._initial_triplets = self._initial_triplets, None
+        if known is not None and torch.equal(weights, self.initial):
+            return known
+        return spectra.exact(weights)
+
     def _leading(self, full: spectra.Triplets) -> spectra.Triplets:
-        self._blocks["weight"] = full.right[..., : self._rows, :]
+        self._blocks["weight"] = full.right[..., : self._rows["weight"], :]
         return full
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from geocont.ablations.experiment import He, Normal, Orthogonal, UniformFanIn, Variant
+from geocont.ablations.experiment import He, Initialization, Normal, Orthogonal, UniformFanIn, Variant
 
 _NORMALIZATION_EPSILON = 1e-5
 
@@ -78,8 +78,10 @@ def blocks(flat: Float[Tensor, "network parameter"], shape: Shape) -> dict[str, 
     return views
 
 
-def initial_parameters(variant: Variant, shape: Shape, generator: torch.Generator) -> Float[Tensor, " parameter"]:
-    """Draw one network. Hidden weights as the variant's `initialization` says, the rest as torch.nn.Linear does.
+def initial_parameters(
+    initialization: Initialization, shape: Shape, generator: torch.Generator
+) -> Float[Tensor, " parameter"]:
+    """Draw one network. Hidden weights as `initialization` says, the rest as torch.nn.Linear does.
 
     Hidden biases start at 0, except under `uniform_fan_in`, where they are drawn as torch.nn.Linear draws them.
     """
@@ -90,7 +92,7 @@ def initial_parameters(variant: Variant, shape: Shape, generator: torch.Generato
         views[f"{name}_weight"].uniform_(-limit, limit, generator=generator)
         views[f"{name}_bias"].uniform_(-limit, limit, generator=generator)
     hidden = views["hidden_weight"]
-    match variant.initialization:
+    match initialization:
         case Normal(std=std):
             hidden.normal_(0, std, generator=generator)
         case He():

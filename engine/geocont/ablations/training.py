@@ -5,6 +5,7 @@ already keeps a core busy, and stacking gains nothing. On a GPU all networks of 
 work is dealt out in slices of a fraction of a second, the least advanced first, so that all curves grow together.
 """
 
+import functools
 import importlib.metadata
 import math
 import platform
@@ -12,7 +13,7 @@ import queue
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -20,9 +21,9 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from geocont import devices
+from geocont import devices, spectra
 from geocont.ablations import datasets, probes, residual_mlp
-from geocont.ablations.experiment import SGD, Adam, Experiment, Probes, Variant
+from geocont.ablations.experiment import SGD, Adam, Experiment, Initialization, Probes, Variant
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -42,6 +43,7 @@ _HEARTBEAT_SECONDS = 0.4
 _REPORT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _EVALUATION_IMAGES = 1000
+_KEPT_DRAWS = 2
 # Streams of random numbers of one seed: parameters, probe directions, and one data order per epoch.
 _STREAMS_PER_SEED = 2**20
 _PARAMETER_STREAM, _PROBE_STREAM, _FIRST_EPOCH_STREAM = 0, 1, 2
@@ -79,7 +81,7 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
     chosen = devices.resolve(device)
     images = _load(experiment, chosen)
     networks = [
-        _Network(variant, experiment.seed + index) for variant in experiment.variants for index in range(experiment.seeds)
+        _Network(variant, experiment.seed + index) for index in range(experiment.seeds) for variant in experiment.variants
     ]
     yield RunStarted(
         name=experiment.name,
@@ -132,23 +134,40 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _draw(
+    initialization: Initialization, shape: residual_mlp.Shape, seed: int
+) -> tuple[Float[Tensor, " parameter"], spectra.Triplets]:
+    """The initial parameters of a network and the decompositions of its hidden weights (with a leading dimension of 1)."""
+    generator = torch.Generator().manual_seed(seed * _STREAMS_PER_SEED + _PARAMETER_STREAM)
+    parameters = residual_mlp.initial_parameters(initialization, shape, generator)
+    return parameters, spectra.exact(residual_mlp.blocks(parameters[None], shape)["hidden_weight"])
+
+
 def _stacks(
     networks: list[_Network], images: _DeviceImages, settings: Probes, device: torch.device
 ) -> list["StackTraining"]:
     """One network a stack on a CPU, all of a shape in one stack elsewhere."""
+    # Variants trained from one seed start from the same weights: what is known of them is found once.
+    draw = functools.lru_cache(maxsize=_KEPT_DRAWS)(_draw)
     groups: dict[object, list[_Network]] = defaultdict(list)
     for index, network in enumerate(networks):
         shape = residual_mlp.shape_of(network.variant, images.train.shape[1], images.classes)
         groups[index if device.type == "cpu" else shape].append(network)
-    return [StackTraining(group, images, settings, device) for group in groups.values()]
+    return [StackTraining(group, images, settings, device, draw) for group in groups.values()]
 
 
 class StackTraining:
     """Networks of one shape in training, in lock step; those that are done or have diverged leave the stack."""
 
     def __init__(
-        self, networks: list[_Network], images: _DeviceImages, settings: Probes, device: torch.device
+        self,
+        networks: list[_Network],
+        images: _DeviceImages,
+        settings: Probes,
+        device: torch.device,
+        draw: Callable[..., tuple[Tensor, spectra.Triplets]],
     ) -> None:
+        self._draw = draw
         self.networks = networks
         self.step = 0
         self.training_seconds = 0.0
@@ -164,16 +183,12 @@ class StackTraining:
 
     def _start(self) -> None:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
-        flat = torch.stack(
-            [
-                residual_mlp.initial_parameters(network.variant, self.shape, _generator(network.seed, _PARAMETER_STREAM))
-                for network in self.networks
-            ]
-        ).to(self._device)
-        self._place(flat)
+        drawn = [self._draw(network.variant.initialization, self.shape, network.seed) for network in self.networks]
+        self._place(torch.stack([parameters for parameters, _ in drawn]).to(self._device))
         self._cumulative = torch.zeros_like(self._hidden)
         self._follower = probes.Follower(
             self._hidden.detach().to(self._probe_device, copy=True),
+            spectra.concatenate([triplets for _, triplets in drawn], self._probe_device),
             [network.seed * _STREAMS_PER_SEED + _PROBE_STREAM for network in self.networks],
             self._settings,
         )
