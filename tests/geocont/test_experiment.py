@@ -72,6 +72,15 @@ def test_a_table_without_its_kind_changes_keys_of_the_default_one(tmp_path):
     assert read(small(tmp_path, text)).variants[1].optimizer == Adam(learning_rate=0.5, betas=(0.5, 0.9))
 
 
+def test_a_wrong_key_is_named_where_it_is_written(tmp_path):
+    text = SMALL.replace('activation = "none"', "optimizer = { epsilon = 0.1 }")
+    text = text.replace('algorithm = "sgd", momentum = 0.9', "learning_rate = 0.5")
+    error = refusal(small(tmp_path, text), "defaults.optimizer.betas=[2,0]")
+    assert ": defaults.optimizer.betas[0]: expected" in str(error)
+    error = refusal(small(tmp_path, text), "variants.std 0.02.optimizer.learning_rate=0")
+    assert ": variants[1].optimizer.learning_rate: expected" in str(error)
+
+
 @pytest.mark.parametrize("name", presets())
 def test_presets_are_valid(name):
     experiment = read(name)
@@ -253,7 +262,9 @@ wholes = st.builds(
     description=descriptions,
     seed=st.integers(0, 2**53),
     data=st.builds(
-        Data, path=st.none() | st.text(printable, min_size=1).map("/".__add__), images=st.none() | st.just(9)
+        Data,
+        path=st.none() | st.text(printable, min_size=1).map(lambda text: str(Path("/" + text))),
+        images=st.none() | st.just(9),
     ),
     variants=st.lists(variants, min_size=1, max_size=3, unique_by=lambda variant: variant.name).map(tuple),
 )
