@@ -53,7 +53,9 @@ class Triplets:
 
 def concatenate(parts: Sequence[Triplets], device: torch.device) -> Triplets:
     """Join stacks of triplets along their first dimension, on `device`."""
-    return Triplets(*(torch.cat([getattr(part, field.name) for part in parts]).to(device) for field in fields(Triplets)))
+    return Triplets(
+        *(torch.cat([getattr(part, field.name) for part in parts]).to(device) for field in fields(Triplets))
+    )
 
 
 def frobenius_norms(
@@ -96,15 +98,6 @@ def exact(matrices: Float[Tensor, "*stack m n"], leading: int | None = None) -> 
     )
 
 
-def random_block(stack: tuple[int, ...], count: int, size: int, generator: torch.Generator) -> Float[Tensor, "*stack b n"]:
-    """Orthonormal random rows to start from, different for every matrix of the stack.
-
-    One start for all layers would fake alignment between them before the iteration has converged.
-    """
-    block = torch.randn((*stack, count, size), generator=generator, dtype=torch.float32)
-    return torch.linalg.qr(block.mT).Q.mT.contiguous()
-
-
 def follow(
     matrices: Float[Tensor, "*stack m n"],
     start: Float[Tensor, "*stack b n"],
@@ -113,6 +106,8 @@ def follow(
     passes: int = 12,
 ) -> Triplets:
     """The leading b triplets by block subspace iteration on WᵀW, from the orthonormal rows of `start`.
+
+    Give every matrix its own start: one start for all layers fakes alignment between them until it has converged.
 
     Each pass projects (Rayleigh–Ritz) and multiplies the block by WᵀW, or, where the gap is small, by a Chebyshev polynomial
     of it that damps what lies under the block's settled Ritz values (Zhou & Saad 2007). Stops when every v1

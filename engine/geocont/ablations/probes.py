@@ -83,7 +83,10 @@ class Measurement:
             accuracy=accuracy,
             exact=self.exact,
             missing=self.missing,
-            **self.alignments,
+            weight=self.alignments["weight"],
+            gradient=self.alignments["gradient"],
+            cumulative=self.alignments["cumulative"],
+            update=self.alignments["update"],
             **self.scalars,
         )
 

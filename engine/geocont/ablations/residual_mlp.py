@@ -53,7 +53,11 @@ class Shape:
     def product_operations(self) -> int:
         """Floating-point operations in the matrix products of one training step: forward, input and weight gradients."""
         hidden = 3 * self.depth * 2 * self.batch_size * self.width**2
-        return hidden + 2 * 2 * self.batch_size * self.inputs * self.width + 3 * 2 * self.batch_size * self.width * self.classes
+        return (
+            hidden
+            + 2 * 2 * self.batch_size * self.inputs * self.width
+            + 3 * 2 * self.batch_size * self.width * self.classes
+        )
 
 
 def shape_of(variant: Variant, inputs: int, classes: int) -> Shape:
@@ -73,7 +77,7 @@ def blocks(flat: Float[Tensor, "network parameter"], shape: Shape) -> dict[str, 
     views, position = {}, 0
     for name, block_shape in shape.layout.items():
         size = math.prod(block_shape)
-        views[name] = flat[:, position : position + size].unflatten(1, block_shape)
+        views[name] = flat[:, position : position + size].view(len(flat), *block_shape)
         position += size
     return views
 
@@ -184,7 +188,9 @@ def forward(
             h = h + activated if stack[0].residual else activated
         else:
             parts = [
-                h[part.start : part.stop] + activated[part.start : part.stop] if part.residual else activated[part.start : part.stop]
+                h[part.start : part.stop] + activated[part.start : part.stop]
+                if part.residual
+                else activated[part.start : part.stop]
                 for part in stack
             ]
             h = torch.cat(parts)
@@ -206,9 +212,7 @@ def _factors(stack: Sequence[Segment], z: Float[Tensor, "network image width"]) 
     return means
 
 
-def standardize(
-    images: UInt8[Tensor, "*rows pixel"], mean: float, std: float
-) -> Float[Tensor, "*rows pixel"]:
+def standardize(images: UInt8[Tensor, "*rows pixel"], mean: float, std: float) -> Float[Tensor, "*rows pixel"]:
     """Bytes to float32 with the mean and standard deviation (in bytes) of the training set taken out."""
     return images.to(torch.float32).sub_(mean).mul_(1 / std)
 

@@ -81,7 +81,9 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
     chosen = devices.resolve(device)
     images = _load(experiment, chosen)
     networks = [
-        _Network(variant, experiment.seed + index) for index in range(experiment.seeds) for variant in experiment.variants
+        _Network(variant, experiment.seed + index)
+        for index in range(experiment.seeds)
+        for variant in experiment.variants
     ]
     yield RunStarted(
         name=experiment.name,
@@ -180,6 +182,7 @@ class StackTraining:
         self._probe_device = torch.device("cpu") if device.type == "mps" else device
         self.shape = residual_mlp.shape_of(networks[0].variant, images.train.shape[1], images.classes)
         self._started = False
+        self._loss_sum, self._correct_sum, self._batches = torch.zeros(0), torch.zeros(0), 0
 
     def _start(self) -> None:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
@@ -274,7 +277,9 @@ class StackTraining:
         losses = residual_mlp.losses(logits, labels)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         self._losses = losses.detach()
-        self._diverged_at = torch.where((self._diverged_at < 0) & ~self._losses.isfinite(), self.step, self._diverged_at)
+        self._diverged_at = torch.where(
+            (self._diverged_at < 0) & ~self._losses.isfinite(), self.step, self._diverged_at
+        )
         self._loss_sum += self._losses
         self._correct_sum += (logits.detach().argmax(-1) == labels).float().mean(1)
         self._batches += 1
@@ -316,10 +321,10 @@ class StackTraining:
             return []
         began = time.perf_counter()
         measurements = self._follower.measure(
-            *(
-                tensor.detach().to(self._probe_device)
-                for tensor in (self._hidden, self._hidden_gradient, self._cumulative, self._factors)
-            ),
+            self._hidden.to(self._probe_device),
+            self._hidden_gradient.to(self._probe_device),
+            self._cumulative.to(self._probe_device),
+            self._factors.to(self._probe_device),
             exact=self.step in self._exact,
         )
         events: list[Event] = []
@@ -429,7 +434,13 @@ class StackTraining:
         found, start = [], 0
         for optimizer in self._optimizers:
             parameter = optimizer.param_groups[0]["params"][0]
-            found.append((start, start + len(parameter), {name: value for name, value in optimizer.state.get(parameter, {}).items() if value is not None}))
+            found.append(
+                (
+                    start,
+                    start + len(parameter),
+                    {name: value for name, value in optimizer.state.get(parameter, {}).items() if value is not None},
+                )
+            )
             start += len(parameter)
         return found
 
