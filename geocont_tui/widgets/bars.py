@@ -162,14 +162,16 @@ def _draw_bar(cells: list[Cell], value: float, data: BarsData, layout: _Layout, 
     full, part = divmod(length, steps)
     bar = blocks[-1] * full + (blocks[part - 1] if part else "")
     write(cells, layout.bar_start, bar, style, layout.value_start)
-    for level, level_style in ((data.chance_limit, palette.dim), (data.chance, palette.reference)):
-        if _finite(level) is None:
-            continue
-        offset = _offset(level, data, layout)
-        covered = offset < full
+    if _finite(data.chance_limit) is not None:
+        offset = _offset(data.chance_limit, data, layout)
+        if offset * steps >= length:
+            cells[layout.bar_start + offset] = (palette.glyphs.chance, palette.dim)
+    if _finite(data.chance) is not None:
+        offset = _offset(data.chance, data, layout)
+        over_bar = offset < full and not palette.ascii_only
         cells[layout.bar_start + offset] = (
             palette.glyphs.chance,
-            style + Style(reverse=True) if covered and not palette.ascii_only else level_style,
+            style + Style(reverse=True) if over_bar else palette.reference,
         )
 
 

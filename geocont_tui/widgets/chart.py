@@ -167,11 +167,14 @@ class _Scale:
         self.y_limits = _usable(data.y_limits)
         limits = _usable(data.x_limits)
         self._log: Callable[[float], float] | None = None
+        self.x_limits = self._low, self._high = limits
         if data.log_x and limits[1] > 0:
-            self._log = _log_one_plus if limits[0] <= 0 else math.log10
-            limits = (max(limits[0], 0.0), limits[1])
-        self.x_limits = limits
-        self._low, self._high = (self._log(limits[0]), self._log(limits[1])) if self._log else limits
+            logarithm = _log_one_plus if limits[0] <= 0 else math.log10
+            low, high = logarithm(max(limits[0], 0.0)), logarithm(limits[1])
+            if high > low:
+                self._log = logarithm
+                self.x_limits = max(limits[0], 0.0), limits[1]
+                self._low, self._high = low, high
 
     @property
     def is_log(self) -> bool:
@@ -179,7 +182,7 @@ class _Scale:
 
     def u(self, x: float) -> float | None:
         """Place of x, 0…1 inside the limits; None where the logarithm does not exist."""
-        if self._log:
+        if self._log is not None:
             if x < 0 or (x == 0 and self._log is math.log10):
                 return None
             x = self._log(x)
@@ -214,36 +217,33 @@ def _cell(place: float, cells: int, upwards: bool = False) -> int:
 def _path(x: Sequence[float], y: Sequence[float | None], scale: _Scale, columns: int) -> list[Segment]:
     """The visible line in the unit square: split where a value is missing, cut at the x limits, thinned."""
     segments: list[Segment] = []
-    open_segment = False
+    segment: Segment | None = None
     previous: tuple[float, float] | None = None
     for x_value, y_value in zip(x, y, strict=False):
         u = None
         if x_value is not None and y_value is not None and math.isfinite(x_value) and math.isfinite(y_value):
             u = scale.u(x_value)
         if u is None or y_value is None:
-            open_segment, previous = False, None
+            segment, previous = None, None
             continue
         point = (u, scale.v(y_value))
-        if previous is not None:
+        inside = 0 <= u <= 1
+        entry, leave = None, None
+        if previous is not None and not (inside and segment is not None):
             entry, leave = _crossings(previous, point)
-        else:
-            entry, leave = None, None
-        if entry is not None:
-            segments.append([entry])
-            open_segment = True
-        if 0 <= u <= 1:
-            if not open_segment:
-                segments.append([])
-            segments[-1].append(point)
-            open_segment = True
-        else:
-            if leave is not None and open_segment:
-                segments[-1].append(leave)
-            open_segment = False
+        if entry is not None or (inside and segment is None):
+            segment = [] if entry is None else [entry]
+            segments.append(segment)
+        if inside and segment is not None:
+            segment.append(point)
+        elif not inside:
+            if leave is not None and segment is not None:
+                segment.append(leave)
+            segment = None
         previous = point
-    if sum(map(len, segments)) > 4 * columns:
-        segments = _join_invisible_gaps(segments, columns)
-    return [_thin(segment, columns) for segment in segments]
+    if sum(map(len, segments)) > 2 * columns:
+        segments = [_thin(segment, columns) for segment in _join_invisible_gaps(segments, columns)]
+    return segments
 
 
 def _crossings(
@@ -274,15 +274,12 @@ def _join_invisible_gaps(segments: list[Segment], columns: int) -> list[Segment]
 
 def _thin(segment: Segment, columns: int) -> Segment:
     """At most two points a column, its lowest and its highest, so that no spike is lost; first and last are kept."""
-    if len(segment) <= 2 * columns:
-        return segment
-    kept: Segment = [segment[0]]
-    for _, group in itertools.groupby(segment, key=lambda point: _cell(point[0], columns)):
-        points = list(group)
-        low = min(range(len(points)), key=lambda i: points[i][1])
-        high = max(range(len(points)), key=lambda i: points[i][1])
-        kept += [points[i] for i in sorted({low, high})]
-    return [*kept, segment[-1]]
+    kept = {0, len(segment) - 1}
+    for _, group in itertools.groupby(range(len(segment)), key=lambda i: _cell(segment[i][0], columns)):
+        in_column = list(group)
+        kept.add(min(in_column, key=lambda i: segment[i][1]))
+        kept.add(max(in_column, key=lambda i: segment[i][1]))
+    return [segment[i] for i in sorted(kept)]
 
 
 @functools.lru_cache(maxsize=128)
@@ -332,22 +329,24 @@ class _Plot:
         across, down = (1, 1) if self._palette.ascii_only else (2, 4)
         low = _heights(_path(curve.x, curve.low, scale, self.columns), self.columns * across)
         high = _heights(_path(curve.x, curve.high, scale, self.columns), self.columns * across)
+        touched: set[tuple[int, int]] = set()
         for dot_x, (below, above) in enumerate(zip(low, high, strict=True)):
             if below is None or above is None:
                 continue
             first = _dot(max(below, above), self.rows, down)
             last = _dot(min(below, above), self.rows, down)
-            for dot_y in range(first, last + 1):
-                if self._palette.ascii_only:
-                    if (dot_x + dot_y) % 2 == 0:
-                        self.cells[dot_y][dot_x] = (".", style)
-                elif dot_y % 4 == 2 * (dot_x % 2):
-                    self._dot(dot_x, dot_y, style)
-
-    def _dot(self, dot_x: int, dot_y: int, style: Style) -> None:
-        row, column = dot_y // 4, dot_x // 2
-        self._dots[row][column] |= DOTS[dot_y % 4][dot_x % 2]
-        self.cells[row][column] = (chr(BRAILLE + self._dots[row][column]), style)
+            if self._palette.ascii_only:
+                for row in range(first + (first + dot_x) % 2, last + 1, 2):
+                    self.cells[row][dot_x] = (".", style)
+                continue
+            # Staggered: dot rows 0 and 2 of a cell in its left and right dot columns.
+            offset, column = 2 * (dot_x % 2), dot_x // 2
+            bit = DOTS[offset][dot_x % 2]
+            for dot_y in range(first + (offset - first) % 4, last + 1, 4):
+                self._dots[dot_y // 4][column] |= bit
+                touched.add((dot_y // 4, column))
+        for row, column in touched:
+            self.cells[row][column] = (chr(BRAILLE + self._dots[row][column]), style)
 
     def add_level(self, height: float) -> None:
         row = _cell(height, self.rows, upwards=True)
@@ -432,7 +431,7 @@ def _ticks(low: float, high: float, most: int) -> list[float]:
     dense = len(candidates[0])
     tolerance = 1e-9 * (high - low)
     for ticks in candidates:
-        if abs(ticks[-1] - high) <= tolerance and len(ticks) > dense / 2 and len(ticks) > 1:
+        if abs(ticks[-1] - high) <= tolerance and len(ticks) > max(dense / 2, 2):
             return ticks
     return candidates[0]
 
@@ -488,9 +487,8 @@ def _draw_x_axis(canvas: list[list[Cell]], left: int, columns: int, rows: int, s
         line[column] = (palette.glyphs.axis_horizontal, palette.dim)
     if left:
         line[left - 1] = (palette.glyphs.axis_corner, palette.dim)
-    most = columns // 9
     low, high = scale.x_limits
-    ticks = _log_ticks(low, high, max(most, 2)) if scale.is_log else _ticks(low, high, most)
+    ticks = _log_ticks(low, high, columns // 5) if scale.is_log else _ticks(low, high, columns // 8)
     labels = [_thousands(tick) for tick in ticks] if scale.is_log else _tick_labels(ticks)
     free_from = 0
     for tick, label in zip(ticks, labels, strict=True):
@@ -529,14 +527,13 @@ def _apart(wanted: list[int], rows: int) -> list[int]:
 def _draw_level_label(
     canvas: list[list[Cell]], left: int, columns: int, row: int, rows: int, label: str, palette: Palette
 ) -> None:
-    """Write the label right-aligned on its line, or a row beside it, where no curve is in the way."""
+    """Write the label on its line or a row beside it, as far right as no curve is in the way."""
     width = cell_len(label)
-    start = left + columns - width
-    if start < left:
-        return
     for place in (row, row - 1, row + 1):
-        if 0 <= place < rows and all(
-            cell == BLANK or cell[1] is palette.reference for cell in canvas[place][start : left + columns]
-        ):
-            write(canvas[place], start, label, palette.reference, left + columns, palette.ascii_only)
-            return
+        if not 0 <= place < rows:
+            continue
+        for start in range(left + columns - width, left - 1, -1):
+            cells = canvas[place][start : start + width]
+            if all(cell == BLANK or cell[1] is palette.reference for cell in cells):
+                write(canvas[place], start, label, palette.reference, left + columns, palette.ascii_only)
+                return
