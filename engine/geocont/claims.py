@@ -5,6 +5,7 @@ what should come out. "confounded" means that the numbers look right or wrong fo
 named: an activation that never acts, a network that does not train, a gap that has closed.
 """
 
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from geocont.events import Alignment, NetworkFinished, Probe
 
 Verdict = Literal["supported", "not yet", "confounded", "contradicted"]
 
-# A radial factor this near to 1 throughout leaves a linear network.
+# A radial factor this near to 1, on average over the steps, leaves a linear network.
 _ACTS = 0.02
 # Weights that have moved by less than this part of their norm have not been trained.
 _MOVED = 0.05
@@ -249,9 +250,11 @@ def _rise_and_fall(results: _Results, variant: Variant) -> Finding:
     factor = results.latest(variant, lambda p: p.activation_factor)
     if factor and variant.activation in RADIAL_ACTIVATIONS:
         numbers += f"; factor {factor.mean:.3f}"
-        away = max(1 - sample.mean for sample in results.trajectory(variant, lambda p: p.activation_factor).values())
+        away = 1 - _mean_over_steps(results.trajectory(variant, lambda p: p.activation_factor))
         if away < _ACTS:
-            reason = f"the radial factor stays within {away:.0e} of 1: the activation never acts, the network is linear"
+            reason = (
+                f"the radial factor is within {away:.1g} of 1 on average: it hardly acts, the network is nearly linear"
+            )
             return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=reason)
     if peak.mean <= results.band(variant)[1]:
         verdict: Verdict = "contradicted" if results.done(variant) else "not yet"
@@ -338,6 +341,15 @@ def _mode(results: _Results, both: Variant, normalized: Variant, activated: Vari
         return Finding(claim=claim, verdict="supported", numbers=numbers)
     done = all(results.done(variant) for variant in (both, normalized, activated))
     return Finding(claim=claim, verdict="contradicted" if done and margin < -joint.std else "not yet", numbers=numbers)
+
+
+def _mean_over_steps(curve: Mapping[int, _Sample]) -> float:
+    """Mean over the steps of a curve that was not measured evenly (trapezoids)."""
+    points = sorted((step, sample.mean) for step, sample in curve.items())
+    if len(points) < 2:
+        return points[0][1]
+    area = sum((b - a) * (x + y) / 2 for (a, x), (b, y) in itertools.pairwise(points))
+    return area / (points[-1][0] - points[0][0])
 
 
 def _lost(results: _Results, variant: Variant) -> float:
