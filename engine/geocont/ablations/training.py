@@ -87,7 +87,7 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
     ]
     yield RunStarted(
         name=experiment.name,
-        experiment=msgspec.to_builtins(experiment),
+        experiment=msgspec.json.decode(msgspec.json.encode(experiment)),
         networks=tuple(
             NetworkPlan(variant=network.variant.name, seed=network.seed, steps=network.variant.steps)
             for network in networks
@@ -127,7 +127,7 @@ def _load(experiment: Experiment, device: torch.device) -> _DeviceImages:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for package in ("geocont-tui", "numpy"):
         try:
             found[package] = importlib.metadata.version(package)
@@ -187,10 +187,11 @@ class StackTraining:
     def _start(self) -> None:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
         drawn = [self._draw(network.variant.initialization, self.shape, network.seed) for network in self.networks]
-        self._place(torch.stack([parameters for parameters, _ in drawn]).to(self._device))
+        flat = torch.stack([parameters for parameters, _ in drawn]).to(self._device)
+        self._place(residual_mlp.blocks(flat, self.shape))
         self._cumulative = torch.zeros_like(self._hidden)
         self._follower = probes.Follower(
-            self._hidden.detach().to(self._probe_device, copy=True),
+            self._hidden.transpose(0, 1).to(self._probe_device, copy=True),
             spectra.concatenate([triplets for _, triplets in drawn], self._probe_device),
             [network.seed * _STREAMS_PER_SEED + _PROBE_STREAM for network in self.networks],
             self._settings,
@@ -203,28 +204,37 @@ class StackTraining:
         self._plan_probes()
         self._started = True
 
-    def _place(self, flat: Float[Tensor, "network parameter"]) -> None:
-        """Make `flat` the parameters: leaves for autograd with their gradients in one flat tensor, and the optimisers."""
-        self._flat = flat
-        self._gradient = torch.zeros_like(flat)
-        values = residual_mlp.blocks(flat, self.shape)
-        gradients = residual_mlp.blocks(self._gradient, self.shape)
-        self._hidden, self._hidden_gradient = values["hidden_weight"], gradients["hidden_weight"]
-        self._leaves = {name: _leaf(value, gradients[name]) for name, value in values.items()}
+    def _place(self, parameters: dict[str, Tensor]) -> None:
+        """Take `parameters` ([network, *block] by name) as leaves for autograd, with gradients and optimisers.
+
+        The hidden weights are stored layer by layer, [layer, network, width, width], so that each leaf is contiguous.
+        """
+        values = {name: value.clone() for name, value in parameters.items() if name != "hidden_weight"}
+        self._hidden = parameters["hidden_weight"].transpose(0, 1).contiguous()
+        self._hidden_gradient = torch.zeros_like(self._hidden)
+        self._leaves = {name: _leaf(value, torch.zeros_like(value)) for name, value in values.items()}
         self._hidden_leaves = [
-            _leaf(self._hidden[:, layer], self._hidden_gradient[:, layer]) for layer in range(self.shape.depth)
+            _leaf(weight, gradient) for weight, gradient in zip(self._hidden, self._hidden_gradient, strict=True)
         ]
         self._segments = residual_mlp.segments([network.variant for network in self.networks])
         self._optimizers = []
         start = 0
         for stop in range(1, len(self.networks) + 1):
             settings = self.networks[start].variant.optimizer
-            if stop < len(self.networks) and self.networks[stop].variant.optimizer == settings:
-                continue
-            parameter = torch.nn.Parameter(flat[start:stop])
-            parameter.grad = self._gradient[start:stop]
-            self._optimizers.append(_optimizer(settings, parameter))
-            start = stop
+            if stop == len(self.networks) or self.networks[stop].variant.optimizer != settings:
+                rows = [_rows(leaf, start, stop) for leaf in (*self._leaves.values(), *self._hidden_leaves)]
+                self._optimizers.append(_optimizer(settings, rows))
+                start = stop
+
+    def _parameters(self) -> dict[str, Tensor]:
+        """The parameters by name, [network, *block]."""
+        values = {name: leaf.detach() for name, leaf in self._leaves.items()}
+        return values | {"hidden_weight": self._hidden.transpose(0, 1)}
+
+    def _gradients(self) -> list[Tensor]:
+        """All gradients, each [network, …]."""
+        found = [leaf.grad for leaf in self._leaves.values()]
+        return [gradient for gradient in found if gradient is not None] + [self._hidden_gradient.transpose(0, 1)]
 
     def _plan_probes(self) -> None:
         lengths = {network.variant.steps for network in self.networks}
@@ -268,7 +278,8 @@ class StackTraining:
 
     def _compute_gradients(self, probing: bool) -> None:
         """Forward and backward on the mini-batch of this step; the parameters stay."""
-        self._gradient.zero_()
+        for gradient in self._gradients():
+            gradient.zero_()
         rows = self._batch_rows()
         images = residual_mlp.standardize(self._images.train[rows], self._images.mean, self._images.std)
         labels = self._images.train_labels[rows]
@@ -307,9 +318,10 @@ class StackTraining:
         self.probe_seconds += time.perf_counter() - began
         if any(network.variant.optimizer.gradient_clip for network in self.networks):
             limits = [network.variant.optimizer.gradient_clip or math.inf for network in self.networks]
-            norms = torch.linalg.vector_norm(self._gradient, dim=1)
+            norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in self._gradients()]).norm(dim=0)
             scale = (torch.tensor(limits, device=self._device) / norms.clamp_min(1e-30)).clamp_max(1.0)
-            self._gradient *= scale[:, None]
+            for gradient in self._gradients():
+                gradient *= scale.view(-1, *[1] * (gradient.ndim - 1))
         for optimizer in self._optimizers:
             optimizer.step()
         self.step += 1
@@ -321,9 +333,9 @@ class StackTraining:
             return []
         began = time.perf_counter()
         measurements = self._follower.measure(
-            self._hidden.to(self._probe_device),
-            self._hidden_gradient.to(self._probe_device),
-            self._cumulative.to(self._probe_device),
+            self._hidden.transpose(0, 1).to(self._probe_device),
+            self._hidden_gradient.transpose(0, 1).to(self._probe_device),
+            self._cumulative.transpose(0, 1).to(self._probe_device),
             self._factors.to(self._probe_device),
             exact=self.step in self._exact,
         )
@@ -402,26 +414,32 @@ class StackTraining:
 
     def _keep(self, rows: list[int]) -> None:
         """Go on with these networks only; parameters, gradients and optimiser states stay as they are."""
+        # The state of every network: one dict a parameter, by the optimiser's names; counters have no network dimension.
         states = [
-            {name: value[row - start] if value.ndim else value for name, value in state.items()}
-            for start, stop, state in self._optimizer_states()
-            for row in range(start, stop)
+            [{name: value[row] if value.ndim else value for name, value in state.items()} for state in parameter_states]
+            for parameter_states, count in self._optimizer_states()
+            for row in range(count)
         ]
-        gradient = self._gradient[rows]
+        parameters = {name: value[rows] for name, value in self._parameters().items()}
+        gradients = [gradient[rows] for gradient in self._gradients()]
         self.networks = [self.networks[row] for row in rows]
         if not self.networks:
             self._release()
             return
-        self._place(self._flat[rows])
-        self._gradient.copy_(gradient)
-        for (start, stop, _), optimizer in zip(self._optimizer_states(), self._optimizers, strict=True):
-            kept = [states[row] for row in rows[start:stop]]
-            if kept and kept[0]:
-                optimizer.state[optimizer.param_groups[0]["params"][0]] = {
-                    name: torch.stack([state[name] for state in kept]) if value.ndim else value
-                    for name, value in kept[0].items()
-                }
-        self._cumulative = self._cumulative[rows]
+        self._place(parameters)
+        for gradient, kept in zip(self._gradients(), gradients, strict=True):
+            gradient.copy_(kept)
+        remaining = iter([states[row] for row in rows])
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                members = [next(remaining) for _ in range(len(group["params"][0]))]
+                for index, parameter in enumerate(group["params"]):
+                    parts = [member[index] for member in members]
+                    optimizer.state[parameter] = {
+                        name: torch.stack([part[name] for part in parts]) if value.ndim + 1 == parameter.ndim else value
+                        for name, value in parts[0].items()
+                    }
+        self._cumulative = self._cumulative[:, rows]
         self._orders = self._orders[rows]
         self._losses, self._diverged_at = self._losses[rows], self._diverged_at[rows]
         self._loss_sum, self._correct_sum = self._loss_sum[rows], self._correct_sum[rows]
@@ -429,24 +447,23 @@ class StackTraining:
         self._follower.keep(rows)
         self._plan_probes()
 
-    def _optimizer_states(self) -> list[tuple[int, int, dict[str, Tensor]]]:
-        """The rows that each optimiser serves and its state for them."""
-        found, start = [], 0
-        for optimizer in self._optimizers:
-            parameter = optimizer.param_groups[0]["params"][0]
-            found.append(
-                (
-                    start,
-                    start + len(parameter),
-                    {name: value for name, value in optimizer.state.get(parameter, {}).items() if value is not None},
-                )
+    def _optimizer_states(self) -> list[tuple[list[dict[str, Tensor]], int]]:
+        """Of each optimiser the state of every parameter and the number of networks it serves."""
+        return [
+            (
+                [
+                    {name: value for name, value in optimizer.state.get(parameter, {}).items() if value is not None}
+                    for parameter in group["params"]
+                ],
+                len(group["params"][0]),
             )
-            start += len(parameter)
-        return found
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+        ]
 
     def _release(self) -> None:
         """Let go of everything large: the stack is empty."""
-        del self._flat, self._gradient, self._hidden, self._hidden_gradient, self._leaves, self._hidden_leaves
+        del self._hidden, self._hidden_gradient, self._leaves, self._hidden_leaves
         del self._cumulative, self._follower, self._orders
         self._optimizers = []
         self._losses = self._losses[:0]
@@ -464,10 +481,17 @@ def _leaf(value: Tensor, gradient: Tensor) -> Tensor:
     return leaf
 
 
-def _optimizer(settings: Adam | SGD, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+def _rows(leaf: Tensor, start: int, stop: int) -> torch.nn.Parameter:
+    """Some networks' part of a leaf as a parameter of its own that shares memory and gradient."""
+    parameter = torch.nn.Parameter(leaf.detach()[start:stop])
+    parameter.grad = None if leaf.grad is None else leaf.grad[start:stop]
+    return parameter
+
+
+def _optimizer(settings: Adam | SGD, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     if isinstance(settings, Adam):
         return torch.optim.AdamW(
-            [parameter],
+            parameters,
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.epsilon,
@@ -475,7 +499,7 @@ def _optimizer(settings: Adam | SGD, parameter: torch.nn.Parameter) -> torch.opt
             fused=True,
         )
     return torch.optim.SGD(
-        [parameter],
+        parameters,
         lr=settings.learning_rate,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
