@@ -337,10 +337,12 @@ def _mode(results: _Results, both: Variant, normalized: Variant, activated: Vari
             claim=claim, verdict="not yet", numbers=numbers, reason="the two modes do not differ beyond the spread"
         )
     margin = abs(joint.mean - normal.mean) - abs(joint.mean - active.mean)
-    if margin > joint.std:
+    noise = (joint.std**2 + active.std**2 + normal.std**2) ** 0.5
+    if margin > noise:
         return Finding(claim=claim, verdict="supported", numbers=numbers)
-    done = all(results.done(variant) for variant in (both, normalized, activated))
-    return Finding(claim=claim, verdict="contradicted" if done and margin < -joint.std else "not yet", numbers=numbers)
+    if margin < -noise and all(results.done(variant) for variant in (both, normalized, activated)):
+        return Finding(claim=claim, verdict="contradicted", numbers=numbers)
+    return Finding(claim=claim, verdict="not yet", numbers=numbers, reason="not nearer to one than to the other yet")
 
 
 def _mean_over_steps(curve: Mapping[int, _Sample]) -> float:

@@ -112,9 +112,9 @@ class Probes(_Config, frozen=True, kw_only=True):
     `gap_tolerance` the relative gap (σ1 − σ2)/σ1 under which v1 counts as not unique.
     """
 
-    dense: Annotated[int, Meta(ge=0)] = 4
+    dense: Annotated[int, Meta(ge=0)] = 3
     growth: Annotated[float, Meta(gt=1)] = 1.5
-    interval: Count = 100
+    interval: Count = 150
     exact: Annotated[int, Meta(ge=2)] = 2
     leading: Annotated[int, Meta(ge=1)] = 10
     gap_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.005
