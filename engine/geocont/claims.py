@@ -24,6 +24,8 @@ Verdict = Literal["supported", "not yet", "confounded", "contradicted"]
 _ACTS = 0.02
 # Weights that have moved by less than this part of their norm have not been trained.
 _MOVED = 0.05
+# Weights whose update is smaller than this part of the initial norm still look like the random start.
+_OUTGROWN = 0.5
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,8 +259,13 @@ def _rise_and_fall(results: _Results, variant: Variant) -> Finding:
             )
             return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=reason)
     if peak.mean <= results.band(variant)[1]:
-        verdict: Verdict = "contradicted" if results.done(variant) else "not yet"
-        return Finding(claim=claim, verdict=verdict, numbers=numbers, reason="not above chance")
+        moved = results.latest(variant, lambda p: p.update_ratio)
+        if not results.done(variant):
+            return Finding(claim=claim, verdict="not yet", numbers=numbers, reason="not above chance")
+        if moved and moved.mean < _OUTGROWN:
+            reason = f"‖ΔW‖/‖W0‖ is {moved}: what was learnt does not show in the weights"
+            return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=reason)
+        return Finding(claim=claim, verdict="contradicted", numbers=numbers, reason="not above chance")
     if len(last.values) < 2:
         return Finding(claim=claim, verdict="not yet", numbers=numbers, reason="one seed: no spread to judge by")
     if peak.mean - last.mean <= max(peak.std, last.std):

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 
 def rotation(size: int, seed: int) -> torch.Tensor:
-    return torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)).Q
+    return torch.linalg.qr(
+        torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ).Q
 
 
 def test_cosine_of_equal_opposite_and_orthogonal_directions():

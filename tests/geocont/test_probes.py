@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -54,9 +55,11 @@ def test_every_number_agrees_with_float64_decompositions(exact):
     left, sigma, right = leading(weights[0])
     scalars = found.scalars
     assert scalars["sigma_ratio"] == pytest.approx((sigma[:, 0] / sigma[:, 1]).mean(), rel=1e-3)
-    raw = [np.linalg.norm(a[:4] @ b[:4].T) ** 2 / 4 for a, b in zip(right[:-1], right[1:], strict=True)]
+    raw = [np.linalg.norm(a[:4] @ b[:4].T) ** 2 / 4 for a, b in itertools.pairwise(right)]
     chance = 4 / SIZE
-    assert scalars["top_overlap_v"] == pytest.approx((np.mean(raw) - chance) / (1 - chance), abs=1e-6 if exact else 0.05)
+    assert scalars["top_overlap_v"] == pytest.approx(
+        (np.mean(raw) - chance) / (1 - chance), abs=1e-6 if exact else 0.05
+    )
     ratios = torch.linalg.matrix_norm(weights - initial) / torch.linalg.matrix_norm(initial)
     assert scalars["update_ratio"] == pytest.approx(float(ratios.mean()), rel=1e-4)
     assert scalars["gradient_norm"] == pytest.approx(float(torch.linalg.vector_norm(gradient)), rel=1e-4)

@@ -51,7 +51,7 @@ def test_followed_vectors_agree_with_lapack_in_float64_and_respect_their_bound(r
     assert bool(found.regular[0])
 
 
-@pytest.mark.parametrize("rows,columns", [(40, 40), (64, 20), (20, 64)])
+@pytest.mark.parametrize(("rows", "columns"), [(40, 40), (64, 20), (20, 64)])
 def test_exact_agrees_with_lapack_in_float64(rows, columns):
     matrix = planted(rows, columns, list(np.geomspace(1, 1e-3, 20)), seed=3)
     found = spectra.exact(matrix.float()[None])

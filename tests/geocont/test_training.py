@@ -78,9 +78,9 @@ def test_every_event_survives_the_journal():
 
 def test_networks_spread_over_workers_give_bitwise_the_numbers_of_one_after_the_other(monkeypatch):
     wanted = experiment(*MIXED, seeds=2)
-    monkeypatch.setattr(devices, "worker_count", lambda device: 1)
+    monkeypatch.setattr(devices, "worker_count", lambda _: 1)
     alone = run(wanted)
-    monkeypatch.setattr(devices, "worker_count", lambda device: 3)
+    monkeypatch.setattr(devices, "worker_count", lambda _: 3)
     spread = run(wanted)
     for member in MIXED:
         for seed in (0, 1):
