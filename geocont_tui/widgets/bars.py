@@ -199,7 +199,9 @@ def _draw_footer(cells: list[Cell], data: BarsData, layout: _Layout, first: int,
             end -= len(more) + 1
     if data.chance_label:
         text = f"{palette.glyphs.chance} {data.chance_label}"
-        start = layout.bar_start + (_offset(data.chance, data, layout) if layout.bar and data.chance is not None else 0)
+        start = layout.bar_start + (
+            _offset(data.chance, data, layout) if layout.bar and _finite(data.chance) is not None else 0
+        )
         start = max(min(start, end - cell_len(text)), 0)
         write(cells, start, text, palette.dim, end, palette.ascii_only)
 

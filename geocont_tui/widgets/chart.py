@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import plotext
 from rich.cells import cell_len
-from rich.style import Style
 
 from geocont_tui.palette import Palette
 from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, write
@@ -200,10 +199,11 @@ def _log_one_plus(x: float) -> float:
 
 
 def _usable(limits: tuple[float, float]) -> tuple[float, float]:
+    """The limits if they span a range in which floats can be divided; else a range around them, or 0…1."""
     low, high = limits
-    if not (math.isfinite(low) and math.isfinite(high) and math.isfinite(high - low)):
+    if not (abs(low) < 1e300 and abs(high) < 1e300):
         return 0.0, 1.0
-    if high > low and math.isfinite(1 / (high - low)):
+    if high - low > 1e-300:
         return low, high
     return (low - 0.5, low + 0.5) if abs(low) < 1e12 else (0.0, 1.0)
 

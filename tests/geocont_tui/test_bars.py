@@ -4,14 +4,15 @@ import math
 from typing import Any
 
 import pytest
-from geocont_tui.palette import ASCII, UNICODE, Palette, palette_for
-from geocont_tui.widgets.bars import BarRow, Bars, BarsData, draw, sparkline
-from geocont_tui.widgets.cells import Frame
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.geometry import Region
+
+from geocont_tui.palette import ASCII, UNICODE, Palette, palette_for
+from geocont_tui.widgets.bars import BarRow, Bars, BarsData, draw, sparkline
+from geocont_tui.widgets.cells import Frame
 
 DARK = palette_for("truecolor", dark=True)
 PLAIN = palette_for("none", dark=True, ascii_only=True)
@@ -31,6 +32,8 @@ def pairs(count: int, value: float = 0.9) -> tuple[BarRow, ...]:
     return tuple(BarRow(f"{i}-{i + 1}", value - i / 100) for i in range(count))
 
 
+@example(BarsData((), math.nan, math.inf, "chance", math.nan), 10, 1, 0, DARK)
+@example(BarsData((BarRow("Q", 0.5),), math.nan, math.inf, "chance"), 30, 3, 0, DARK)
 @settings(deadline=None)
 @given(any_data, st.integers(0, 90), st.integers(0, 15), st.integers(-3, 20), st.sampled_from([DARK, PLAIN]))
 def test_any_numbers_at_any_size_fill_the_frame_exactly(

@@ -1,10 +1,13 @@
 """Rows of cells: what is written keeps its width, and a difference is found exactly."""
 
-from geocont_tui.widgets.cells import BLANK, JOINED_GAP, NO_STYLE, changed_spans, strip_of, write
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.style import Style
+
+from geocont_tui.widgets.cells import BLANK, JOINED_GAP, NO_STYLE, changed_spans, strip_of, write
 
 BOLD = Style(bold=True)
 cells = st.tuples(st.sampled_from("ab "), st.sampled_from([NO_STYLE, BOLD]))
@@ -45,7 +48,7 @@ def test_spans_cover_exactly_what_differs_but_for_short_gaps(rows: tuple[list, l
     different = {x for x in range(len(new)) if old[x] != new[x]}
     assert different <= covered
     assert all(start in different and end - 1 in different for start, end in spans)
-    assert all(later[0] - earlier[1] >= JOINED_GAP for earlier, later in zip(spans, spans[1:], strict=False))
+    assert all(later[0] - earlier[1] >= JOINED_GAP for earlier, later in itertools.pairwise(spans))
 
 
 def test_a_span_takes_both_cells_of_a_wide_character() -> None:

@@ -4,8 +4,9 @@ import itertools
 from dataclasses import fields
 
 import pytest
-from geocont_tui.palette import ASCII, UNICODE, ColourMode, palette_for
 from rich.cells import cell_len
+
+from geocont_tui.palette import ASCII, UNICODE, ColourMode, palette_for
 
 MODES: tuple[ColourMode, ...] = ("truecolor", "256", "16", "none")
 
