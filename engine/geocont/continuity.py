@@ -52,6 +52,6 @@ def identity_share(matrices: Float[Tensor, "*stack d d"]) -> Float[Tensor, "*sta
     """The part of ‖W‖²_F that is c·I: (tr W)²/(d ‖W‖²_F), 0…1; 1/d² is its mean for independent normal entries."""
     trace = torch.diagonal(matrices, dim1=-2, dim2=-1).sum(-1).double()
     size = matrices.shape[-1]
-    return (trace.square() / (size * torch.linalg.vector_norm(matrices, dim=(-2, -1)).double().square())).to(
-        matrices.dtype
-    )
+    norm = torch.linalg.vector_norm(matrices, dim=(-2, -1)).double()
+    share: Tensor = (trace.square() / (size * norm.square())).to(matrices.dtype)
+    return share

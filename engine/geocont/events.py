@@ -1,6 +1,7 @@
 """The events that every long job yields: small frozen structs, one JSON object a line in the journal of a run.
 
-A number that does not exist is None, and `Probe.missing` says why. Times are seconds since the epoch, durations seconds.
+A number that does not exist is None, and `Probe.missing` says why. Times are seconds since the epoch, durations
+seconds.
 """
 
 from typing import Any, Literal
@@ -23,7 +24,7 @@ class NetworkPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStarted(_Event, frozen=True, kw_only=True):
-    """First event of a run. `experiment` is the resolved experiment as plain data; `versions` maps package to version."""
+    """First event of a run. `experiment`: the resolved experiment as plain data; `versions`: package to version."""
 
     version: int = JOURNAL_VERSION
     kind: Literal["ablation"] = "ablation"

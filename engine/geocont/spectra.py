@@ -1,9 +1,9 @@
 """Leading singular triplets of a stack of matrices, each with a bound on the error of its first right vector.
 
-W = Σ σ_i u_i v_iᵀ; W is [out, in] = [m, n], v_i lives in the input space, u_i in the output space. Vectors are stored as
-rows: a block of b right vectors is [b, n]. Two ways to get them: `exact`, a full decomposition by LAPACK, and `follow`,
-block subspace iteration on WᵀW with Rayleigh–Ritz projection (Halko, Martinsson & Tropp 2011), which costs a few thin
-products when it is started from the vectors of a slightly older W.
+W = Σ σ_i u_i v_iᵀ; W is [out, in] = [m, n], v_i lives in the input space, u_i in the output space. Vectors are stored
+as rows: a block of b right vectors is [b, n]. Two ways to get them: `exact`, a full decomposition by LAPACK, and
+`follow`, block subspace iteration on WᵀW with Rayleigh–Ritz projection (Halko, Martinsson & Tropp 2011), which costs a
+few thin products when it is started from the vectors of a slightly older W.
 """
 
 import math
@@ -109,11 +109,11 @@ def follow(
 
     Give every matrix its own start: one start for all layers fakes alignment between them until it has converged.
 
-    Each pass projects (Rayleigh–Ritz) and multiplies the block by WᵀW, or, where the gap is small, by a Chebyshev polynomial
-    of it that damps what lies under the block's settled Ritz values (Zhou & Saad 2007). Stops when every v1
+    Each pass projects (Rayleigh–Ritz) and multiplies the block by WᵀW, or, where the gap is small, by a Chebyshev
+    polynomial of it that damps what lies under the block's settled Ritz values (Zhou & Saad 2007). Stops when every v1
     is known to `tolerance` (sine of the angle, by the bound in `Triplets`) or has a relative gap certainly under
-    `gap_tolerance`, or after `passes`; the bound says what was reached. Products in the precision of `matrices`, the small
-    projected problem in float64.
+    `gap_tolerance`, or after `passes`; the bound says what was reached. Products in the precision of `matrices`, the
+    small projected problem in float64.
     """
     norms, scale, regular = frobenius_norms(matrices)
     if not bool(regular.all()):
@@ -141,13 +141,10 @@ def follow(
         block = torch.linalg.qr(back.mT).Q.mT
     image = rotation @ image
     sigma = torch.linalg.vector_norm(image, dim=-1)
-    # The product WᵀWv is already paid for, and its direction is better than the Ritz vector that the bound speaks of.
-    right = torch.linalg.qr(back.mT).Q.mT
-    signs = torch.where((right * ritz).sum(-1, keepdim=True) < 0, -1.0, 1.0).to(right.dtype)
     return Triplets(
         left=image / sigma[..., None].clamp_min(torch.finfo(sigma.dtype).tiny),
         singular_values=(sigma.double() * scale[..., None]).to(matrices.dtype),
-        right=right * signs,
+        right=ritz,
         frobenius=norms.to(matrices.dtype),
         v1_error_bound=bound.to(matrices.dtype),
         regular=regular,
@@ -157,9 +154,10 @@ def follow(
 def _angle_bound(
     values: Float[Tensor, "*stack b"], ritz: Float[Tensor, "*stack b n"], back: Float[Tensor, "*stack b n"]
 ) -> tuple[Float[Tensor, "*stack"], Float[Tensor, "*stack"]]:
-    """Davis–Kahan bound on sin∠(v1, ritz[0]) from the residuals of `back` = WᵀW ritz, and the widest possible relative gap.
+    """Davis–Kahan bound on sin∠(v1, ritz[0]) from the residuals of `back` = WᵀW ritz, and the widest relative gap.
 
-    λ2 is not known; θ2 plus its residual stands in for it, which is why the block has at least two rows.
+    The gap is the widest that those residuals allow. λ2 is not known; θ2 plus its residual stands in for it, which is
+    why the block has at least two rows.
     """
     residual = torch.linalg.vector_norm(
         back[..., :2, :] - values[..., :2, None].to(ritz.dtype) * ritz[..., :2, :], dim=-1
@@ -173,7 +171,7 @@ def _angle_bound(
 
 
 def _edges(values: Float[Tensor, "*stack b"]) -> Float[Tensor, "*stack 2"]:
-    """Ends of the Ritz values that are worth keeping: what lies under the first is damped, the second is the largest."""
+    """Ends of the Ritz values worth keeping: what lies under the first is damped, the second is the largest."""
     last = max(values.shape[-1] - 1 - SPARE_ROWS, min(1, values.shape[-1] - 1))
     return values[..., [last, 0]]
 

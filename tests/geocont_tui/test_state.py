@@ -17,9 +17,10 @@ from geocont.events import (
     RunFinished,
     RunStarted,
 )
-from geocont_tui import state as states
 from hypothesis import given
 from hypothesis import strategies as st
+
+from geocont_tui import state as states
 
 EXPERIMENT = Experiment(
     name="small",

@@ -1,8 +1,8 @@
 """What is measured of a stack of residual MLPs at one step, and at which steps.
 
-Of the hidden weights W, the gradient of that step, the cumulative gradient Σ_{s<t} ∂L/∂W_s and the update W_t − W_0: leading
-singular vectors and what they say of adjacent layers. Full decompositions at the exact snapshots; between them the leading
-vectors are followed by block iteration started from the previous probe's.
+Of the hidden weights W, the gradient of that step, the cumulative gradient Σ_{s<t} ∂L/∂W_s and the update W_t − W_0:
+leading singular vectors and what they say of adjacent layers. Full decompositions at the exact snapshots; between them
+the leading vectors are followed by block iteration started from the previous probe's.
 """
 
 import math
@@ -24,7 +24,7 @@ _LARGEST_ERROR = 0.02
 
 
 def schedule(steps: int, probes: Probes) -> list[int]:
-    """The steps at which a network of `steps` updates is measured: dense, then growing intervals, then every `interval`.
+    """The steps at which a network of `steps` updates is measured: dense, then growing intervals, then `interval`.
 
     Always holds 0 (before any update) and `steps` (after the last).
     """
@@ -110,7 +110,7 @@ class Follower:
         self.probes = probes
         self._initial_norms = torch.linalg.vector_norm(initial, dim=(-2, -1))
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._rows = {kind: _FOLLOWED_ROWS for kind in KINDS} | {"weight": max(probes.leading, _FOLLOWED_ROWS)}
+        self._rows = dict.fromkeys(KINDS, _FOLLOWED_ROWS) | {"weight": max(probes.leading, _FOLLOWED_ROWS)}
         self._rows = {kind: min(rows + spectra.SPARE_ROWS, initial.shape[-1]) for kind, rows in self._rows.items()}
         self._blocks: dict[str, Float[Tensor, "network layer b d"]] = {}
         self._previous_v1: Float[Tensor, "network layer d"] | None = None
@@ -195,7 +195,7 @@ class Follower:
     def _follow(self, kind: str, matrices: Float[Tensor, "network layer d d"]) -> spectra.Triplets:
         layers, size = matrices.shape[1], matrices.shape[-1]
         rows = self._rows[kind]
-        # A few rows are drawn anew each time, so that a direction which has grown outside the followed subspace is found.
+        # A few rows are drawn anew each time: they find a direction which has grown outside the followed subspace.
         fresh = rows if kind not in self._blocks else spectra.SPARE_ROWS
         drawn = torch.stack(
             [torch.randn((layers, fresh, size), generator=generator) for generator in self._generators]
@@ -224,7 +224,7 @@ def _mean(values: Float[Tensor, "network layer"], valid: Bool[Tensor, "network l
 
 
 def _alignments(triplets: spectra.Triplets, gap_tolerance: float) -> list[tuple[Alignment, str]]:
-    """The pairs' |cos| of each network, None where a layer's v1 is not unique or not known, and why ("" if all exist)."""
+    """The pairs' |cos| of each network, None where a layer's v1 is not unique or known, and why ("" if all exist)."""
     unique = continuity.unique(triplets, gap_tolerance)
     known = triplets.v1_error_bound <= _LARGEST_ERROR
     usable = unique & known

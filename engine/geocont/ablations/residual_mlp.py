@@ -1,8 +1,9 @@
 """The toy networks: image → width, depth × (h ← h + activation(W norm(h) [+ b])), width → classes.
 
-Networks of one shape are held as one stack: a flat parameter tensor [network, parameter] with views into it, so that one
-batched product, one optimiser call and one probe serve all of them. A stack of one is a network alone; the numbers are
-the same. Residual connection, activation and normalisation may differ inside a stack: they are applied segment by segment.
+Networks of one shape are held as one stack: a flat parameter tensor [network, parameter] with views into it, so that
+one batched product, one optimiser call and one probe serve all of them. A stack of one is a network alone; the numbers
+are the same. Residual connection, activation and normalisation may differ inside a stack: they are applied segment by
+segment.
 """
 
 import math
@@ -51,7 +52,7 @@ class Shape:
 
     @property
     def product_operations(self) -> int:
-        """Floating-point operations in the matrix products of one training step: forward, input and weight gradients."""
+        """Floating-point operations of one training step's products: forward, input and weight gradients."""
         hidden = 3 * self.depth * 2 * self.batch_size * self.width**2
         return (
             hidden
@@ -170,8 +171,8 @@ def forward(
     """Logits of every network for its own images.
 
     `hidden_weights` are the layers of parameters["hidden_weight"], given apart so that each can be a leaf with its own
-    gradient. When `factors` is a list, one tensor a layer is appended to it: the mean activation factor tanh(·) of every
-    radial network, NaN for the others.
+    gradient. When `factors` is a list, one tensor a layer is appended to it: the mean activation factor tanh(·) of
+    every radial network, NaN for the others.
     """
     h = torch.baddbmm(parameters["input_bias"].unsqueeze(1), images, parameters["input_weight"].mT)
     hidden_bias = parameters.get("hidden_bias")
