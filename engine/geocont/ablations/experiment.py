@@ -113,8 +113,8 @@ class Probes(_Config, frozen=True, kw_only=True):
     """
 
     dense: Annotated[int, Meta(ge=0)] = 3
-    growth: Annotated[float, Meta(gt=1)] = 1.5
-    interval: Count = 150
+    growth: Annotated[float, Meta(gt=1)] = 1.7
+    interval: Count = 200
     exact: Annotated[int, Meta(ge=2)] = 2
     leading: Annotated[int, Meta(ge=1)] = 10
     gap_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.005

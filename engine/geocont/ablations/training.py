@@ -186,6 +186,7 @@ class StackTraining:
 
     def _start(self) -> None:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
+        began = time.perf_counter()
         drawn = [self._draw(network.variant.initialization, self.shape, network.seed) for network in self.networks]
         flat = torch.stack([parameters for parameters, _ in drawn]).to(self._device)
         self._place(residual_mlp.blocks(flat, self.shape))
@@ -196,6 +197,7 @@ class StackTraining:
             [network.seed * _STREAMS_PER_SEED + _PROBE_STREAM for network in self.networks],
             self._settings,
         )
+        self.probe_seconds += time.perf_counter() - began
         self._reset_means()
         self._diverged_at = torch.full((len(self.networks),), -1, device=self._device)
         self._losses = torch.full((len(self.networks),), torch.nan, device=self._device)
