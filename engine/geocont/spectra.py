@@ -141,13 +141,10 @@ def follow(
         block = torch.linalg.qr(back.mT).Q.mT
     image = rotation @ image
     sigma = torch.linalg.vector_norm(image, dim=-1)
-    # The product WᵀWv is already paid for, and its direction is better than the Ritz vector that the bound speaks of.
-    right = torch.linalg.qr(back.mT).Q.mT
-    signs = torch.where((right * ritz).sum(-1, keepdim=True) < 0, -1.0, 1.0).to(right.dtype)
     return Triplets(
         left=image / sigma[..., None].clamp_min(torch.finfo(sigma.dtype).tiny),
         singular_values=(sigma.double() * scale[..., None]).to(matrices.dtype),
-        right=right * signs,
+        right=ritz,
         frobenius=norms.to(matrices.dtype),
         v1_error_bound=bound.to(matrices.dtype),
         regular=regular,
