@@ -26,7 +26,7 @@ from geocont.events import (
     RunStarted,
 )
 
-Status = Literal["running", "done", "stopped", "failed"]
+Status = Literal["starting", "running", "done", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,23 @@ class Summary:
     activation_factor: Spread | None
 
 
+def planned(experiment: Experiment, device: str) -> AblationState:
+    """What can be shown of an experiment before its first event."""
+    networks = {
+        (variant.name, seed): Network(variant=variant.name, seed=seed, steps=variant.steps)
+        for variant in experiment.variants
+        for seed in range(experiment.seed, experiment.seed + experiment.seeds)
+    }
+    return AblationState(
+        experiment=experiment,
+        device=device,
+        versions=MappingProxyType({}),
+        started=0.0,
+        networks=MappingProxyType(networks),
+        status="starting",
+    )
+
+
 def fold(state: AblationState | None, event: Event) -> AblationState:
     """The state after `event`. The first event must be RunStarted; the given state is left as it is.
 
@@ -298,15 +315,20 @@ def missing(state: AblationState, variant: str, field: str) -> str | None:
     return reasons[0] if reasons else None
 
 
+def dimension(state: AblationState, variant: str, quantity: Quantity) -> int:
+    """Dimension of the space that the singular vectors live in."""
+    for network in state.of(variant):
+        if network.probes:
+            return network.probes[0].v_dim if quantity.side == "v1" else network.probes[0].u_dim
+    return variant_of(state, variant).width
+
+
 def chance_level(state: AblationState, variant: str, quantity: Quantity) -> tuple[float, float]:
     """What independent random directions would give: the mean |cos|, and the upper end of the 95 % band of the mean
     over the pairs and seeds of the variant."""
-    width, depth = variant_of(state, variant).width, variant_of(state, variant).depth
-    for network in state.of(variant):
-        if network.probes:
-            width = network.probes[0].v_dim if quantity.side == "v1" else network.probes[0].u_dim
-            break
-    return chance.mean_cosine(width), chance.band_of_mean(width, (depth - 1) * state.experiment.seeds)[1]
+    width = dimension(state, variant, quantity)
+    pairs = variant_of(state, variant).depth - 1
+    return chance.mean_cosine(width), chance.band_of_mean(width, pairs * state.experiment.seeds)[1]
 
 
 def findings(state: AblationState) -> tuple[claims.Finding, ...]:

@@ -1,0 +1,127 @@
+"""A run that is being pulled in one thread and looked at from another.
+
+`Job.run` may be called in a worker thread under a screen, or in the main thread when the screen has gone: it pulls
+events, folds them into a state and judges the claims. Everybody else asks for the latest `Snapshot`, which never
+changes. Pausing is not pulling.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from geocont.ablations.experiment import Experiment
+from geocont.claims import Finding
+from geocont.errors import GeocontError
+from geocont.events import Event, RunFinished
+from geocont.runs import Recording
+
+from geocont_tui import state as states
+
+_JUDGE_SECONDS = 2.0
+_WAIT_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of a run. `version` grows with every change."""
+
+    version: int
+    state: states.AblationState
+    findings: tuple[Finding, ...] = ()
+
+
+class Job:
+    """Pulls `recording` and keeps the latest snapshot; safe to use from any thread."""
+
+    def __init__(self, experiment: Experiment, recording: Recording, device: str = "") -> None:
+        self.recording = recording
+        self.error: GeocontError | None = None
+        self._snapshot = Snapshot(0, states.planned(experiment, device))
+        self._lock = threading.Lock()
+        self._going = threading.Event()
+        self._going.set()
+        self._leave = threading.Event()
+        self._judged_at = 0.0
+        self._judged_probes = 0
+
+    @property
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            return self._snapshot
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self.snapshot.state.status in ("done", "stopped", "failed")
+
+    @property
+    def paused(self) -> bool:
+        return not self._going.is_set() and not self.over
+
+    def pause(self) -> None:
+        """Pull no more events until `resume`. The job's workers stand still after what they have in hand."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        self._going.set()
+
+    def stop(self) -> None:
+        """Ask `run` to end the job, close the journal and return; it does so within about half a second."""
+        self._leave.set()
+        self._going.set()
+
+    def run(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Pull until the run ends, `stop` is called or `is_cancelled` says so. The journal is closed in every case.
+
+        Never raises an Exception: what goes wrong ends up in the snapshot's state as problem and remedy.
+        """
+        try:
+            self._pull(is_cancelled)
+        except GeocontError as error:
+            self._fail(error)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            self._fail(GeocontError(problem, "this is a bug, please report it; the journal up to there is complete"))
+        finally:
+            # What went wrong first is what counts.
+            with suppress(GeocontError):
+                self.recording.close()
+
+    def _pull(self, is_cancelled: Callable[[], bool]) -> None:
+        while not (self._leave.is_set() or is_cancelled()):
+            if not self._going.wait(_WAIT_SECONDS):
+                self._judge(at_once=True)
+                continue
+            event = next(self.recording, None)
+            if event is None:
+                return
+            self._fold(event)
+        if not self.over:
+            self._fold(self.recording.stop())
+
+    def _fold(self, event: Event) -> None:
+        self._publish(replace(self._snapshot, state=states.fold(self._snapshot.state, event)))
+        self._judge(at_once=isinstance(event, RunFinished))
+
+    def _judge(self, at_once: bool) -> None:
+        """Judge the claims again if there are new measurements; now and then only, because it reads all of them."""
+        state = self._snapshot.state
+        if state.probe_count == self._judged_probes:
+            return
+        if at_once or time.monotonic() - self._judged_at > _JUDGE_SECONDS:
+            self._judged_probes = state.probe_count
+            self._publish(replace(self._snapshot, findings=states.findings(state)))
+            self._judged_at = time.monotonic()
+
+    def _fail(self, error: GeocontError) -> None:
+        self.error = error
+        ended = self.recording.finished
+        if ended is None or ended.status != "failed":
+            ended = RunFinished(status="failed", time=time.time(), problem=str(error), remedy=error.remedy)
+        self._publish(replace(self._snapshot, state=states.fold(self._snapshot.state, ended)))
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._snapshot = replace(snapshot, version=self._snapshot.version + 1)
