@@ -2,11 +2,16 @@
 
 Textual's compositor repaints whole widgets; over SSH that is most of the traffic. A `CellWidget` draws a frame of
 cells, compares it with the frame before and refreshes the changed spans only; an equal frame refreshes nothing.
+
+Importing this module also replaces one method of Textual 8, see `_render_segments`.
 """
 
 from rich.cells import cell_len
+from rich.console import Console
+from rich.control import Control
 from rich.segment import Segment
 from rich.style import Style
+from textual._compositor import ChopsUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -20,6 +25,11 @@ Frame = tuple[Row, ...]
 NO_STYLE = Style()
 BLANK: Cell = (" ", NO_STYLE)
 
+# What stands for the field's own signs where only ASCII can be shown; any other character becomes "?".
+ASCII_FOR = str.maketrans(
+    {"σ": "s", "Δ": "d", "±": "+-", "·": "*", "×": "x", "‖": "|", "−": "-", "–": "-", "…": "..", "↑": "^", "↓": "v"}
+)
+
 # Moving the cursor over a gap costs about as many bytes as these cells.
 JOINED_GAP = 8
 
@@ -28,8 +38,10 @@ def write(cells: list[Cell], x: int, text: str, style: Style, end: int, ascii_on
     """Write `text` into a row of cells from column x up to (not including) `end`; return the column after it.
 
     A wide character takes two cells, the second one empty. Control and zero-width characters would shift the rest of
-    the line, so they are replaced or left out; with `ascii_only` every other character than ASCII becomes "?".
+    the line, so they are replaced or left out; with `ascii_only` every other character than ASCII is replaced.
     """
+    if ascii_only and not text.isascii():
+        text = text.translate(ASCII_FOR)
     end = min(end, len(cells))
     for letter in text:
         character = letter if letter.isprintable() and (letter.isascii() or not ascii_only) else "?"
@@ -74,6 +86,26 @@ def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:
         else:
             spans.append((start, end))
     return spans
+
+
+def _render_segments(update: ChopsUpdate, console: Console) -> str:
+    """What Textual sends for a partial update: each span, from its first cell to its last.
+
+    Textual 8.2 crops a span at its end only and sends the line from the widget's left edge on, once for every span of
+    the line: four times the bytes for a chart. There is no public way to say otherwise.
+    """
+    sequences: list[str] = []
+    for y, first, last in update.spans:
+        for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+            if strip is None or x >= last or end <= first:
+                continue
+            start = max(x, first)
+            sequences.append(Control.move_to(start, y).segment.text)
+            sequences.append(strip.crop(start - x, min(end, last) - x).render(console))
+    return "".join(sequences)
+
+
+ChopsUpdate.render_segments = _render_segments  # type: ignore[assignment, method-assign]
 
 
 class CellWidget(Widget):

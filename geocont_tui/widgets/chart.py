@@ -125,15 +125,17 @@ def draw(data: ChartData, width: int, height: int, palette: Palette) -> Frame:
 
     plot = _Plot(columns, rows, palette)
     paths = [(curve, _path(curve.x, curve.y, scale, columns)) for curve in data.curves]
+    drawn = [_Drawn(curve, path[-1][-1], columns, rows, plot.lines(curve.index, path)) for curve, path in paths if path]
     for curve in data.curves:
         plot.add_band(curve, scale)
     for level in levels:
         plot.add_level(scale.v(level.y))
-    for curve, segments in paths:
-        plot.add_curve(curve.index, segments)
-    mark_along = len(data.curves) > len(palette.hues)
-    for curve, segments in paths:
-        plot.add_marks(curve.index, segments, mark_along)
+    for line in drawn:
+        plot.add_curve(line)
+    indices = {curve.index for curve in data.curves}
+    hues_repeat = len({index % len(palette.hues) for index in indices}) < len(indices)
+    for line in drawn:
+        plot.add_marks(line, along=hues_repeat)
     for row, cells in enumerate(plot.cells):
         canvas[row][left : left + columns] = cells
 
@@ -141,11 +143,7 @@ def draw(data: ChartData, width: int, height: int, palette: Palette) -> Frame:
         _draw_y_axis(canvas, left - 1, rows, scale, y_ticks, y_labels, palette)
     if rows < height:
         _draw_x_axis(canvas, left, columns, rows, scale, palette)
-    ends: list[_End] = [
-        (_cell(segments[-1][-1][1], rows, upwards=True), curve.index, curve.name)
-        for curve, segments in paths
-        if segments
-    ]
+    ends: list[_End] = [(line.end[0], line.curve.index, line.curve.name) for line in drawn]
     references: list[_End] = [
         (_cell(scale.v(level.y), rows, upwards=True), None, level.label) for level in levels if level.label
     ]
@@ -354,12 +352,18 @@ class _Plot:
         for column in range(0, self.columns, 2 if self._palette.ascii_only else 1):
             self.cells[row][column] = cell
 
-    def add_curve(self, index: int, segments: list[Segment]) -> None:
-        if not segments:
-            return
-        style = self._palette.curve(index)
-        for row, line in enumerate(self._lines(index, segments)):
-            for column, character in enumerate(line):
+    def lines(self, index: int, segments: list[Segment]) -> tuple[str, ...]:
+        """One curve alone, drawn by plotext."""
+        points = [point for segment in segments for point in segment]
+        breaks = tuple(itertools.accumulate(len(segment) for segment in segments[:-1]))
+        marker = self._palette.marker(index) if self._palette.ascii_only else "braille"
+        u, v = tuple(point[0] for point in points), tuple(point[1] for point in points)
+        return _rasterize(u, v, breaks, self.columns, self.rows, marker)
+
+    def add_curve(self, line: "_Drawn") -> None:
+        style = self._palette.curve(line.curve.index)
+        for row, text in enumerate(line.text):
+            for column, character in enumerate(text):
                 if character != " ":
                     self.cells[row][column] = (self._merged(row, column, character), style)
 
@@ -371,26 +375,29 @@ class _Plot:
             return chr(ord(before) | ord(character))
         return character
 
-    def _lines(self, index: int, segments: list[Segment]) -> tuple[str, ...]:
-        points = [point for segment in segments for point in segment]
-        breaks = tuple(itertools.accumulate(len(segment) for segment in segments[:-1]))
-        marker = self._palette.marker(index) if self._palette.ascii_only else "braille"
-        u, v = tuple(point[0] for point in points), tuple(point[1] for point in points)
-        return _rasterize(u, v, breaks, self.columns, self.rows, marker)
-
-    def add_marks(self, index: int, segments: list[Segment], along: bool) -> None:
+    def add_marks(self, line: "_Drawn", along: bool) -> None:
         """The curve's marker at its end, and every few columns when hues repeat."""
-        if not segments:
-            return
+        index = line.curve.index
         cell = (self._palette.marker(index), self._palette.curve(index))
         if along:
-            lines = self._lines(index, segments)
             for column in range(3 * index % MARK_EVERY, self.columns, MARK_EVERY):
-                row = next((row for row, line in enumerate(lines) if line[column] != " "), None)
+                row = next((row for row, text in enumerate(line.text) if text[column] != " "), None)
                 if row is not None:
                     self.cells[row][column] = cell
-        u, v = segments[-1][-1]
-        self.cells[_cell(v, self.rows, upwards=True)][_cell(u, self.columns)] = cell
+        row, column = line.end
+        self.cells[row][column] = cell
+
+
+class _Drawn:
+    """A curve as text, and the cell (row, column) where it ends."""
+
+    def __init__(self, curve: Curve, last: tuple[float, float], columns: int, rows: int, text: tuple[str, ...]) -> None:
+        self.curve = curve
+        self.text = text
+        row, column = _cell(last[1], rows, upwards=True), _cell(last[0], columns)
+        # On the edge between two cells plotext may have rounded the other way.
+        near = [other for other in (row, row - 1, row + 1) if 0 <= other < rows and text[other][column] != " "]
+        self.end = (near[0] if near else row, column)
 
 
 def _dot(height: float, rows: int, down: int) -> int:

@@ -1,13 +1,29 @@
 """Rows of cells: what is written keeps its width, and a difference is found exactly."""
 
 import itertools
+import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 from rich.style import Style
+from textual._compositor import ChopsUpdate
+from textual.app import App, ComposeResult
+from textual.strip import Strip
 
-from geocont_tui.widgets.cells import BLANK, JOINED_GAP, NO_STYLE, changed_spans, strip_of, write
+from geocont_tui.palette import palette_for
+from geocont_tui.widgets.cells import (
+    BLANK,
+    JOINED_GAP,
+    NO_STYLE,
+    CellWidget,
+    Frame,
+    changed_spans,
+    strip_of,
+    write,
+)
 
 BOLD = Style(bold=True)
 cells = st.tuples(st.sampled_from("ab "), st.sampled_from([NO_STYLE, BOLD]))
@@ -57,3 +73,79 @@ def test_a_span_takes_both_cells_of_a_wide_character() -> None:
     shifted = (BLANK, ("層", NO_STYLE), ("", NO_STYLE))
     assert changed_spans(old, new) == [(0, 2)]
     assert changed_spans(old, shifted) == [(0, 3)]
+
+
+# --- what is sent to the terminal
+
+
+def apply(sequences: str, screen: list[list[str]]) -> int:
+    """Write what a terminal would show of cursor moves, styles and narrow characters; return how many characters."""
+    row = column = count = 0
+    for move, _, text in re.findall(r"\x1b\[(\d+;\d+)H|\x1b\[([\d;]*)m|([^\x1b]+)", sequences):
+        if move:
+            row, column = (int(number) - 1 for number in move.split(";"))
+        for character in text:
+            screen[row][column] = character
+            column += 1
+            count += 1
+    return count
+
+
+def test_textual_sends_a_span_and_nothing_beside_it() -> None:
+    strips = [{0: strip_of((("a", NO_STYLE),) * 10), 10: None, 15: strip_of((("b", BOLD),) * 5)}]
+    update = ChopsUpdate(strips, [(0, 3, 5), (0, 8, 17)], [[10, 15, 20]])
+    screen = [["."] * 20]
+    count = apply(update.render_segments(Console(color_system=None)), screen)
+    assert "".join(screen[0]) == "...aa...aa.....bb..."
+    assert count == 6
+
+
+class Letters(CellWidget):
+    """The same letter everywhere but for some cells."""
+
+    other: frozenset[tuple[int, int]] = frozenset()
+
+    def draw_frame(self, width: int, height: int) -> Frame:
+        return tuple(
+            tuple(("x" if (x, y) in self.other else "o", NO_STYLE) for x in range(width)) for y in range(height)
+        )
+
+
+class LettersApp(App[None]):
+    CSS = "Letters { border: solid white; margin: 1 2; padding: 0 1; }"
+
+    def compose(self) -> ComposeResult:
+        yield Letters(palette_for("none", dark=True))
+
+
+def rows_of(strips: list[Strip]) -> list[list[str]]:
+    return [list(strip.text) for strip in strips]
+
+
+async def test_the_terminal_ends_up_with_what_the_widget_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = LettersApp()
+    async with app.run_test(size=(60, 16)) as pilot:
+        await pilot.pause()
+        compositor = app.screen._compositor
+        terminal = rows_of(compositor.render_strips())
+        updates: list[ChopsUpdate] = []
+        render = type(compositor).render_partial_update
+
+        def record(self: object) -> ChopsUpdate | None:
+            update = render(compositor)
+            updates.extend([] if update is None else [update])
+            return update
+
+        monkeypatch.setattr(type(compositor), "render_partial_update", record)
+        letters = app.query_one(Letters)
+        sent = 0
+        for other in ({(0, 0), (53, 11), (30, 5)}, {(30, 5), (5, 5), (6, 5), (50, 5)}, set()):
+            letters.other = frozenset(other)
+            letters.update_frame()
+            await pilot.pause()
+            console = Console(color_system=None)
+            sent += sum(apply(update.render_segments(console), terminal) for update in updates)
+            updates.clear()
+            assert terminal == rows_of(compositor.render_strips())
+        assert sum(row.count("x") for row in terminal) == 0
+        assert 0 < sent <= 3 + 5 + 4

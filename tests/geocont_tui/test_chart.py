@@ -143,6 +143,12 @@ def test_a_rising_line_goes_from_bottom_left_to_top_right() -> None:
     assert frame[0][41] == ("●", DARK.curve(0))
 
 
+@pytest.mark.parametrize("height", range(5, 25))
+def test_the_marker_sits_on_the_end_of_its_line_at_every_height(height: int) -> None:
+    frame = draw(ChartData((curve([0.5, 0.5], [0, 50]),), (0.0, 100.0)), 44, height, DARK)
+    assert len({row for row, column in cells_of(frame, DARK, 0) if column < 42}) == 1
+
+
 def test_missing_values_split_the_line() -> None:
     whole: list[float | None] = [0.5] * 40
     holes: list[float | None] = [0.5] * 15 + [None, math.nan, math.inf, -math.inf, None] * 2 + [0.5] * 15
@@ -271,11 +277,11 @@ def test_where_hues_repeat_the_markers_stand_along_the_lines(palette: Palette, a
 
 
 def test_ascii_draws_each_curve_with_its_own_letter() -> None:
-    curves = tuple(curve([0.2 + 0.3 * i, 0.2 + 0.3 * i], [0, 100], index=i, name="σ-variant") for i in range(3))
+    curves = tuple(curve([0.2 + 0.3 * i, 0.2 + 0.3 * i], [0, 100], index=i, name="σ-層") for i in range(3))
     text = lines(draw(ChartData(curves, (0.0, 100.0)), 80, 20, PLAIN))
     for letter in "*o+":
         assert any(letter * 30 in line for line in text)
-    assert any(line.endswith("* ?-variant") for line in text)
+    assert any("* * s-?" in line for line in text)
 
 
 # --- ticks
