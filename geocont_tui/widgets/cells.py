@@ -92,7 +92,7 @@ def _render_segments(update: ChopsUpdate, console: Console) -> str:
     """What Textual sends for a partial update: each span, from its first cell to its last.
 
     Textual 8.2 crops a span at its end only and sends the line from the widget's left edge on, once for every span of
-    the line: four times the bytes for a chart. There is no public way to say otherwise.
+    the line: seven times the bytes of a live chart (tests/benchmarks/chart_bytes.py). There is no public way around it.
     """
     sequences: list[str] = []
     for y, first, last in update.spans:
