@@ -1,0 +1,248 @@
+"""The command line: it parses, checks what can be checked, and hands over to the screen or to `headless`.
+
+Imports nothing heavy, so that `--help` answers at once: torch, textual and tables are imported where they are needed.
+Every error ends here, as two lines on stderr: what is wrong, and what to do.
+"""
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from geocont import __version__
+from geocont.errors import GeocontError, InputError, JobError
+from typer.exceptions import TyperException
+
+PROGRAM = "geocont-tui"
+_DONE, _FAILED, _WRONG_USAGE, _INTERRUPTED = 0, 1, 2, 130  # terminal.ExitCode, which would import rich
+
+app = typer.Typer(
+    name=PROGRAM,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Csv = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="DIR-or-FILE", help="Write the tables as CSV: all into a folder, or one .csv file."),
+]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the tables as JSON.")]
+Parquet = Annotated[
+    Path | None,
+    typer.Option("--parquet", metavar="DIR-or-FILE", help="Write the tables as Parquet, into a folder or one file."),
+]
+RunDir = Annotated[
+    Path | None,
+    typer.Option("--run-dir", metavar="DIR", help="The folder that holds the runs. Default: in your data folder."),
+]
+Ascii = Annotated[bool, typer.Option("--ascii", help="Draw and print with ASCII characters only.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command and return its exit code: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted, 143 ended."""
+    try:
+        code = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+    except TyperException as error:
+        return _explain_usage(error)
+    except GeocontError as error:
+        if "--debug" in arguments:
+            raise
+        return _complain(str(error), error.remedy, _WRONG_USAGE if isinstance(error, InputError) else _FAILED)
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        problem = f"{type(error).__name__}: {error}"
+        return _complain(problem, "report this as a bug, with what --debug prints", _FAILED)
+    if code == _INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return code or _DONE
+
+
+@app.callback(invoke_without_command=True)
+def _program(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Watch the leading singular vectors of adjacent layers align, or fail to, while networks train.
+
+    Progress goes to stderr, data to stdout. Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted,
+    143 terminated.
+    """
+    if version:
+        print(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(short_help="Train the variants of an experiment.")
+def ablate(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset or a TOML file.")] = "mlp",
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a key: --set defaults.width=128. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train every variant from this many seeds.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train every variant for this many updates.")
+    ] = None,
+    headless: Annotated[
+        bool | None,
+        typer.Option(
+            "--headless/--no-headless",
+            help="Print instead of drawing a screen; by itself where there is no terminal. Suits screen readers.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    run_dir: RunDir = None,
+    csv: Csv = None,
+    json: Json = None,
+    parquet: Parquet = None,
+    theme: Annotated[
+        Literal["dark", "light"] | None, typer.Option(help="Colours for a dark or a light terminal.")
+    ] = None,
+    fps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=30, help="How often a second a screen is painted anew, 1 to 30."),
+    ] = None,
+    ascii_only: Ascii = False,
+    _debug: Debug = False,
+) -> int:
+    """Train the variants of an experiment and watch continuity form and collapse, live or headless.
+
+    Press q to stop and leave; Ctrl-C stops a headless run. Either way its journal stays complete.
+    """
+    from geocont.ablations.experiment import read, with_steps
+    from geocont.runs import create_run_folder
+
+    from geocont_tui import terminal
+
+    overrides = (*(assignments or []), *([f"seeds={seeds}"] if seeds is not None else []))
+    chosen = read(experiment, overrides)
+    if steps is not None:
+        chosen = with_steps(chosen, steps)
+    screen = terminal.has_screen()
+    if headless is False and not screen:
+        raise InputError(
+            "--no-headless: there is no screen: stdin, stdout and stderr must be terminals, and TERM not dumb",
+            "leave --no-headless out, or run it in a terminal",
+        )
+    _check_targets(csv, json, parquet)
+
+    from geocont.ablations.training import train
+
+    from geocont_tui.headless import print_summary, read_state, run_ablation, write_tables
+
+    # What can be refused is refused here: the job itself checks the data and the device before its first event.
+    rehearsal = train(chosen, device)
+    next(rehearsal)
+    rehearsal.close()  # type: ignore[attr-defined]
+    folder = create_run_folder(chosen, run_dir)
+    if headless or not screen:
+        return run_ablation(chosen, device, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None)
+
+    settings = terminal.detect(theme=theme, fps=fps, ascii_only=ascii_only or None)
+    terminal.prepare(settings)
+
+    from geocont_tui import app as screens
+
+    code = screens.run_ablation(chosen, device, folder, settings)
+    write_tables(folder, csv=csv, json=json, parquet=parquet)
+    state = read_state(folder)
+    print_summary(state, ascii_only or None)
+    print(f"the run is kept in {folder}", file=sys.stderr)
+    if state.status == "failed":
+        raise JobError(state.problem or "the run failed", state.remedy or f"see {folder}")
+    return code
+
+
+@app.command(short_help="Write or print the results of a run again.")
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the beginning of it, or its folder.")],
+    run_dir: RunDir = None,
+    csv: Csv = None,
+    json: Json = None,
+    parquet: Parquet = None,
+    ascii_only: Ascii = False,
+    _debug: Debug = False,
+) -> int:
+    """Write the tables of a run again, from its journal; without a place to write to, print its results."""
+    from geocont.runs import find_run
+
+    from geocont_tui.headless import print_summary, read_state, write_tables
+
+    folder = find_run(run, run_dir)
+    if csv is None and json is None and parquet is None:
+        print_summary(read_state(folder), ascii_only or None)
+    else:
+        _check_targets(csv, json, parquet)
+        write_tables(folder, csv=csv, json=json, parquet=parquet)
+    return _DONE
+
+
+@app.command()
+def runs(
+    run_dir: RunDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    _debug: Debug = False,
+) -> int:
+    """List the runs, newest first."""
+    import msgspec
+    from geocont.runs import list_runs, runs_folder
+
+    from geocont_tui.headless import runs_table, write_out
+    from geocont_tui.terminal import needs_ascii
+
+    found = list_runs(run_dir)
+    if as_json:
+        write_out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    elif found:
+        write_out(runs_table(found), needs_ascii(sys.stdout))
+    else:
+        print(f"there are no runs in {run_dir or runs_folder()}: `{PROGRAM} ablate` makes one", file=sys.stderr)
+    return _DONE
+
+
+def _check_targets(csv: Path | None, json: Path | None, parquet: Path | None) -> None:
+    """See that the tables can be written, before anything is trained. Raises InputError."""
+    from geocont.tables import check_target
+
+    for target, suffix in ((csv, ".csv"), (json, ".json"), (parquet, ".parquet")):
+        if target is not None:
+            check_target(target, suffix)
+
+
+def _explain_usage(error: TyperException) -> int:
+    """The two lines for an error that Typer found: its message, and the nearest name or where to read on."""
+    message = " ".join(error.format_message().split())
+    problem, _, near = message.partition(". Did you mean ")
+    near = near.rstrip("?")
+    possibilities = getattr(error, "possibilities", None)
+    if possibilities:
+        problem = error.message
+        near = difflib.get_close_matches(getattr(error, "option_name", ""), possibilities, n=1, cutoff=0.0)[0]
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else PROGRAM
+    remedy = f"{near}; `{command} --help` lists all" if near else f"{command} --help"
+    problem = problem.rstrip(".")
+    return _complain(problem[:1].lower() + problem[1:], remedy, error.exit_code)
+
+
+def _complain(problem: str, remedy: str, code: int) -> int:
+    for start, text in (("error: ", problem), ("  try: ", remedy)):
+        print(start + " ".join(text.split()), file=sys.stderr)
+    return code

@@ -1,0 +1,452 @@
+"""The same jobs without a screen: progress on stderr, the results on stdout, in the end where the run is kept.
+
+stdout is data: complete lines, never cut, no colour, no markup; a terminal only gets wide tables in several parts.
+`summary_table` is a pure function of the state, so a run read back from its journal prints the same.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from geocont import tables
+from geocont.ablations.experiment import Experiment
+from geocont.errors import GeocontError, InputError, JobError
+from geocont.events import Event, Message, NetworkDiverged
+from geocont.runs import Recording, RunSummary, read_events
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from geocont_tui.state import (
+    WEIGHT_V1,
+    AblationState,
+    Spread,
+    Summary,
+    chance_level,
+    findings,
+    fold,
+    missing,
+    summary,
+)
+from geocont_tui.terminal import ExitCode, is_terminal, needs_ascii
+
+_PART = 0.05
+_REFRESH_SECONDS = 0.25
+_IN_ASCII = str.maketrans(
+    {
+        "±": "+-",
+        "σ": "sigma",
+        "‖": "|",
+        "Δ": "d",
+        "×": "x",
+        "−": "-",
+        "–": "-",
+        "…": "...",
+        "≥": ">=",
+        "≤": "<=",
+        "∂": "d",
+    }
+)
+
+
+def run_ablation(
+    experiment: Experiment,
+    device: str,
+    run_folder: Path,
+    *,
+    csv: Path | None = None,
+    json: Path | None = None,
+    parquet: Path | None = None,
+    ascii_only: bool | None = None,
+) -> int:
+    """Train `experiment`, keep it in `run_folder`, print its results and write the tables asked for.
+
+    SIGINT and SIGTERM end the run in order: the journal is closed, and what there is by then is printed and written. A
+    second one ends the process at once.
+
+    Returns:
+        The exit code: DONE, INTERRUPTED or TERMINATED.
+
+    Raises:
+        GeocontError: the job, or writing the results, failed. What there is has been printed and written by then.
+    """
+    from geocont.ablations import training
+
+    _say(f"{experiment.name}: kept in {run_folder}")
+    state: AblationState | None = None
+    failure: GeocontError | None = None
+    display = _Bar(experiment.name) if _can_redraw(sys.stderr) else _Lines()
+    with Recording(training.train(experiment, device), run_folder) as recording, _first_signal() as received, display:
+        try:
+            for event in recording:
+                state = fold(state, event)
+                display.show(state, event)
+                if received:
+                    state = fold(state, recording.stop())
+                    break
+        except GeocontError as error:
+            failure = error
+            if state is not None and recording.finished is not None:
+                state = fold(state, recording.finished)
+    if state is not None:
+        try:
+            write_tables(run_folder, csv=csv, json=json, parquet=parquet)
+        except GeocontError as error:
+            failure = _first(failure, error)
+        try:
+            print_summary(state, ascii_only)
+        except GeocontError as error:
+            failure = _first(failure, error)
+    done = f"{state.progress:.0%} done" if state is not None else "nothing done"
+    _say(f"{f'interrupted, {done}; ' if received else ''}the run is kept in {run_folder}")
+    if failure is not None:
+        raise failure
+    if not received:
+        return ExitCode.DONE
+    return ExitCode.TERMINATED if received[0] == signal.SIGTERM else ExitCode.INTERRUPTED
+
+
+def _first(failure: GeocontError | None, error: GeocontError) -> GeocontError:
+    """What is to be reported last, as the reason: the failure there was already. Then `error` is a line of its own."""
+    if failure is None:
+        return JobError(str(error), error.remedy)
+    _say(f"{error}; {error.remedy}")
+    return failure
+
+
+def read_state(run_folder: Path) -> AblationState:
+    """The state of a run as its journal has it. Raises InputError as `read_events` does, and if it is empty."""
+    state: AblationState | None = None
+    for event in read_events(run_folder):
+        state = fold(state, event)
+    if state is None:
+        raise InputError(f"the journal in {run_folder} is empty", "give a run that has started")
+    return state
+
+
+def write_tables(
+    run_folder: Path, *, csv: Path | None = None, json: Path | None = None, parquet: Path | None = None
+) -> None:
+    """Write the tables of a run, from its journal, to the places given; say on stderr which files they are.
+
+    Raises:
+        InputError: the journal cannot be read or a table not written.
+    """
+    if csv is None and json is None and parquet is None:
+        return
+    found = tables.tables(read_events(run_folder))
+    written: list[Path] = []
+    if csv is not None:
+        written += tables.write_csv(found, csv)
+    if json is not None:
+        written += tables.write_json(found, json)
+    if parquet is not None:
+        written += tables.write_parquet(found, parquet)
+    for path in written:
+        _say(f"wrote {path}")
+
+
+def print_summary(state: AblationState, ascii_only: bool | None = None) -> None:
+    """Print `summary_table` on stdout, to the width of a terminal, in ASCII where it cannot show more."""
+    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
+    write_out(summary_table(state, width), needs_ascii(sys.stdout) if ascii_only is None else ascii_only)
+
+
+def write_out(text: str, ascii_only: bool = False) -> None:
+    """Write `text` to stdout. A reader that has gone away (`| head`) is no error.
+
+    Raises:
+        JobError: stdout cannot be written.
+    """
+    if sys.stdout is None:
+        return
+    encoding = "ascii" if ascii_only else sys.stdout.encoding or "utf-8"
+    if ascii_only:
+        text = text.translate(_IN_ASCII)
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+    except OSError as error:
+        _discard(sys.stdout)
+        raise JobError(
+            f"the results cannot be written to standard output: {error.strerror}",
+            "`geocont-tui export RUN` prints them again",
+        ) from None
+
+
+def summary_table(state: AblationState, width: int | None = None) -> str:
+    """The results of a run as text: a row per variant, the chance level, the claims, the share of the probes.
+
+    Args:
+        state: the run, over or not.
+        width: columns of the terminal; what is wider goes on in a further table, text is wrapped. None: no limit.
+    """
+    experiment = state.experiment
+    summaries = [summary(state, variant.name) for variant in experiment.variants]
+    rows = [_row(each, state) for each in summaries]
+    count = len(state.networks)
+    word = {"running": "not finished", "done": "done"}.get(state.status, state.status)
+    facts = [f"{count} network{'s' if count > 1 else ''}", state.device, f"{word} after {duration(state.elapsed)}"]
+    if state.probe_share is not None:
+        facts.append(f"{state.probe_share:.1%} of the computing time went into probes")
+    head = f"{experiment.name}: {experiment.description}" if experiment.description else experiment.name
+    blocks = [
+        _wrapped([head, ", ".join(facts)], width),
+        *_tables(rows, width),
+        _wrapped(_notes(state, summaries), width),
+        ["claims of the source", *_claims(state, width)],
+    ]
+    text = "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    return _printable(text)
+
+
+def runs_table(runs: Sequence[RunSummary]) -> str:
+    """The runs as text, a line each."""
+    rows = [
+        {
+            "run": each.folder,
+            "state": each.state,
+            "done": "n/a" if each.fraction is None else f"{each.fraction:.0%}",
+            "size": f"{each.size / 1e6:.1f} MB",
+            "what": each.reason or each.headline or "n/a",
+        }
+        for each in runs
+    ]
+    return _printable("\n".join(_tables(rows, None)[0]) + "\n")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 9 s, 2 min 05 s, 3 h 07 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _row(found: Summary, state: AblationState) -> dict[str, str]:
+    status = found.status
+    if status in ("training", "waiting"):
+        status = "unfinished"
+    return {
+        "variant": found.variant,
+        "status": status,
+        "steps": f"{found.step}" if found.step == found.steps else f"{found.step} of {found.steps}",
+        "test accuracy": _number(found.test_accuracy),
+        "weight v1": _number(found.weight_v1),
+        "weight u1": _number(found.weight_u1),
+        "peak v1": _number(found.peak_v1),
+        "at step": "n/a" if found.peak_step is None else f"{found.peak_step}",
+        "gradient v1 at step 0": _number(found.gradient_v1_at_start),
+        "gradient v1": _number(found.gradient_v1),
+        "σ1/σ2": _number(found.sigma_ratio, 2),
+        "top-{k} overlap".replace("{k}", str(state.experiment.probes.leading)): _number(found.top_overlap),
+        "‖ΔW‖/‖W0‖": _number(found.update_ratio, 2),
+    }
+
+
+def _number(found: Spread | None, digits: int = 3) -> str:
+    if found is None:
+        return "n/a"
+    mean = f"{found.mean:.{digits}f}" if abs(found.mean) < 1e5 else f"{found.mean:.2e}"
+    return mean if found.std is None else f"{mean} ± {found.std:.{digits}f}"
+
+
+def _printable(text: str) -> str:
+    # A journal may come from anywhere; nothing in it moves the cursor.
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
+
+
+def _tables(rows: list[dict[str, str]], width: int | None) -> list[list[str]]:
+    """The rows as lines of aligned columns, in as many tables as `width` asks for, each with the variant in front."""
+    columns = [[name, *(row[name] for row in rows)] for name in rows[0]]
+    padded = []
+    for column in columns:
+        room = max(cell_len(cell) for cell in column)
+        padded.append([cell + " " * (room - cell_len(cell)) for cell in column])
+    first, *rest = padded
+    parts = [[first]]
+    for column in rest:
+        used = sum(cell_len(each[0]) + 2 for each in parts[-1])
+        if width is not None and len(parts[-1]) > 1 and used + cell_len(column[0]) > width:
+            parts.append([first])
+        parts[-1].append(column)
+    return [["  ".join(cells).rstrip() for cells in zip(*part, strict=True)] for part in parts]
+
+
+def _notes(state: AblationState, summaries: list[Summary]) -> list[str]:
+    """What the numbers are, what chance would give, and why a number is not there."""
+    several = state.experiment.seeds > 1
+    notes = [f"{'mean ± standard deviation over seeds; ' if several else ''}v1, u1: mean |cos| of adjacent layers"]
+    levels: dict[tuple[str, str], list[str]] = {}
+    for found in summaries:
+        mean, high = chance_level(state, found.variant, WEIGHT_V1)
+        levels.setdefault((f"{mean:.3f}", f"{high:.3f}"), []).append(found.variant)
+    for (level, upper), names in levels.items():
+        of = f" for {', '.join(names)}" if len(levels) > 1 else ""
+        notes.append(f"chance level{of}: {level} (95 % of such means are below {upper})")
+    for found in summaries:
+        for title, value, field in (
+            ("weight v1, u1", found.weight_v1 and found.weight_u1, "weight"),
+            ("gradient v1", found.gradient_v1, "gradient"),
+            ("σ1/σ2", found.sigma_ratio, "sigma_ratio"),
+            ("‖ΔW‖/‖W0‖", found.update_ratio, "update_ratio"),
+        ):
+            reason = missing(state, found.variant, field)
+            if value is None and reason:
+                notes.append(f"{found.variant}: {title} n/a: {reason}")
+    return notes
+
+
+def _claims(state: AblationState, width: int | None) -> list[str]:
+    """A line per claim under test, beginning with the one word, then the reason where there is one."""
+    lines: list[str] = []
+    for finding in findings(state):
+        lines += _wrapped([f"  {finding.verdict:<14}{finding.claim}: {finding.numbers}"], width, indent=16)
+        if finding.reason:
+            lines += _wrapped([f"{'':16}{finding.reason}"], width, indent=16)
+    return lines or ["  none of them is under test with these variants"]
+
+
+def _wrapped(lines: list[str], width: int | None, indent: int = 2) -> list[str]:
+    if width is None:
+        return lines
+    room = max(width, 2 * indent)
+    return [part for line in lines for part in textwrap.wrap(line, room, subsequent_indent=" " * indent)]
+
+
+class _Lines:
+    """Progress as plain lines, one per 5 %: for logs, pipes and screen readers."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def __enter__(self) -> "_Lines":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, state: AblationState, event: Event) -> None:
+        text = _news(event)
+        if text:
+            _say(text)
+        part = int(state.progress / _PART + 1e-9)
+        if part > self._shown:
+            self._shown = part
+            _say(f"{state.progress:4.0%}  {_position(state)}")
+
+
+class _Bar:
+    """Progress as one live line on a terminal."""
+
+    def __init__(self, name: str) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[position]}", markup=False),
+            console=Console(stderr=True, highlight=False, markup=False, emoji=False),
+            auto_refresh=False,
+        )
+        self._task = self._progress.add_task(name, total=1.0, position="")
+        self._drawn = 0.0
+
+    def __enter__(self) -> "_Bar":
+        with suppress(OSError):
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._progress.refresh()
+            self._progress.stop()
+
+    def show(self, state: AblationState, event: Event) -> None:
+        # A terminal that has gone away does not end the run.
+        with suppress(OSError):
+            text = _news(event)
+            if text:
+                self._progress.console.print(text, soft_wrap=True)
+            self._progress.update(self._task, completed=state.progress, position=_position(state))
+            if time.monotonic() - self._drawn > _REFRESH_SECONDS:
+                self._drawn = time.monotonic()
+                self._progress.refresh()
+
+
+def _news(event: Event) -> str | None:
+    """What an event has to say in words beyond the progress."""
+    if isinstance(event, Message):
+        return event.text if event.level == "info" else f"{event.level}: {event.text}"
+    if isinstance(event, NetworkDiverged):
+        return f"warning: {event.variant}, seed {event.seed}, diverged at step {event.step}: {event.reason}"
+    return None
+
+
+def _position(state: AblationState) -> str:
+    parts = [f"{state.steps_planned - state.steps_left:,} of {state.steps_planned:,} network-steps"]
+    if state.steps_per_second:
+        parts.append(f"{state.steps_per_second:,.0f}/s")
+    if state.eta is not None:
+        parts.append(f"{duration(state.eta)} left")
+    return "  ".join(parts)
+
+
+def _can_redraw(stream: TextIO | None) -> bool:
+    return is_terminal(stream) and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+@contextmanager
+def _first_signal() -> Iterator[list[int]]:
+    """A list that gets the first SIGINT or SIGTERM; after it both do again what they did before.
+
+    One that is ignored (a job of a script in the background) stays ignored.
+    """
+    received: list[int] = []
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
+    }
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        restore()
+
+    for number in before:
+        signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        restore()
+
+
+def _say(text: str) -> None:
+    """A line on stderr, for people. Nobody there to read it is no error."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Send all that is still to be written, the buffer at exit too, nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
