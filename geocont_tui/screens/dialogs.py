@@ -1,0 +1,100 @@
+"""Dialogs that want an answer: whether to stop the training, and where to write the tables."""
+
+import shlex
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from geocont_tui import keys
+from geocont_tui.palette import Palette
+from geocont_tui.widgets.key_line import KeyLine
+from geocont_tui.widgets.text_pane import Paragraph, TextPane
+
+TABLE_FILES = ("training.csv", "training_pairs.csv", "networks.csv")
+
+
+class StopQuestion(ModalScreen[bool]):
+    """Whether to stop the training: True to stop, False to go on."""
+
+    BINDINGS = keys.bindings("question")
+
+    def __init__(self, palette: Palette, title: str, text: str) -> None:
+        super().__init__(classes="-ascii" if palette.ascii_only else None)
+        self._palette = palette
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = Content(self._title)
+            yield TextPane(self._palette)
+            yield KeyLine(self._palette, "question")
+
+    def on_mount(self) -> None:
+        self.query_one(TextPane).show((Paragraph(self._text),))
+
+    def action_keep(self) -> None:
+        self.dismiss(False)
+
+    def action_confirm(self) -> None:
+        self.dismiss(True)
+
+
+class ExportDialog(ModalScreen[Path | None]):
+    """Into which folder the tables go; None: nowhere. Shows the command that does the same."""
+
+    BINDINGS = keys.bindings("export")
+
+    def __init__(self, palette: Palette, run: str, folder: Path) -> None:
+        super().__init__(classes="-ascii" if palette.ascii_only else None)
+        self._palette = palette
+        self._run = run
+        self._folder = folder
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog export") as dialog:
+            dialog.border_title = Content("write the tables")
+            yield Input(str(self._folder), select_on_focus=False, compact=True)
+            yield TextPane(self._palette)
+            yield KeyLine(self._palette, "export")
+
+    def on_mount(self) -> None:
+        field = self.query_one(Input)
+        field.cursor_blink = False
+        field.focus()
+        self._explain()
+
+    def on_input_changed(self) -> None:
+        self._explain()
+
+    def _explain(self) -> None:
+        folder = self._chosen()
+        there = [name for name in TABLE_FILES if (folder / name).exists()]
+        note = f"{', '.join(there)} there will be replaced" if there else f"makes {', '.join(TABLE_FILES)} there"
+        command = f"geocont-tui export {shlex.quote(self._run)} --csv {shlex.quote(str(folder))}"
+        self.query_one(TextPane).show(
+            (
+                Paragraph(note, "dim"),
+                Paragraph(""),
+                Paragraph("the same on the command line:", "dim"),
+                Paragraph(command),
+            )
+        )
+
+    def _chosen(self) -> Path:
+        text = self.query_one(Input).value.strip()
+        try:
+            return Path(text or ".").expanduser()
+        except RuntimeError:
+            # ~name of a user that there is not: a folder of that name.
+            return Path(text)
+
+    def action_write(self) -> None:
+        self.dismiss(self._chosen())
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)

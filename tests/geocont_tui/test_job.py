@@ -1,0 +1,176 @@
+"""A run pulled in one thread and looked at from another; here the threads take turns, so that nothing waits."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import synthetic
+from geocont.errors import InputError, JobError
+from geocont.events import Event, RunStarted
+from geocont.runs import Recording
+
+from geocont_tui import state as states
+from geocont_tui.job import Job
+
+
+def job_of(events: Iterator[Event], folder: Path) -> Job:
+    return Job(synthetic.experiment(), Recording(events, folder), "cpu")
+
+
+def journal(folder: Path) -> list[Event]:
+    """Every line, whatever it begins with."""
+    return [msgspec.json.decode(line, type=Event) for line in (folder / "events.jsonl").read_bytes().splitlines()]
+
+
+def fold_all(events: Iterator[Event]) -> states.AblationState:
+    state = None
+    for event in events:
+        state = states.fold(state, event)
+    assert state is not None
+    return state
+
+
+def test_before_the_first_event_the_plan_is_shown(tmp_path):
+    job = job_of(synthetic.events(), tmp_path)
+    state = job.snapshot.state
+    assert state.status == "starting"
+    assert state.steps_planned == fold_all(synthetic.events(until=0)).steps_planned
+    assert not job.over
+    job.recording.close()
+
+
+def test_a_run_to_its_end_gives_the_fold_of_its_events_and_its_findings(tmp_path):
+    job = job_of(synthetic.events(), tmp_path)
+    job.run()
+    assert job.snapshot.state == fold_all(synthetic.events())
+    assert job.snapshot.findings == states.findings(job.snapshot.state)
+    assert job.snapshot.findings
+    assert fold_all(iter(journal(tmp_path))) == job.snapshot.state
+    assert job.over
+    assert job.error is None
+
+
+def test_snapshots_never_change_and_versions_grow(tmp_path):
+    seen = []
+
+    def watched() -> Iterator[Event]:
+        for event in synthetic.events(until=0.1):
+            seen.append(job.snapshot)
+            yield event
+
+    job = job_of(watched(), tmp_path)
+    before = job.snapshot
+    job.run()
+    versions = [snapshot.version for snapshot in seen]
+    assert versions == sorted(versions)
+    assert versions[-1] > versions[0]
+    assert before.state.status == "starting"
+    assert seen[2].state == fold_all(iter(list(synthetic.events())[:2]))
+
+
+def test_stopping_closes_the_source_and_the_journal(tmp_path):
+    closed = []
+
+    def endless() -> Iterator[Event]:
+        try:
+            yield from synthetic.events(until=0.5)
+            while True:
+                job.stop()
+                yield next(iter(synthetic.events()))
+        finally:
+            closed.append(True)
+
+    job = job_of(endless(), tmp_path)
+    job.run()
+    assert closed == [True]
+    assert job.snapshot.state.status == "stopped"
+    assert journal(tmp_path)[-1].status == "stopped"
+
+
+def test_a_worker_that_is_cancelled_stops_too(tmp_path):
+    job = job_of(synthetic.events(), tmp_path)
+    job.run(lambda: True)
+    assert job.snapshot.state.status == "stopped"
+    assert [type(event).__name__ for event in journal(tmp_path)] == ["RunFinished"]
+
+
+def test_a_pause_pulls_nothing_until_resumed_or_stopped(tmp_path):
+    pulled = threading.Event()
+
+    def watched() -> Iterator[Event]:
+        for event in synthetic.events():
+            pulled.set()
+            yield event
+
+    job = job_of(watched(), tmp_path)
+    job.pause()
+    assert job.paused
+    looks = iter([False, False, True])
+    job.run(lambda: next(looks))
+    assert not pulled.is_set()
+    assert job.snapshot.state.status == "stopped"
+    assert not job.paused
+
+
+def test_resuming_goes_on(tmp_path):
+    job = job_of(synthetic.events(), tmp_path)
+    job.pause()
+    worker = threading.Thread(target=job.run)
+    worker.start()
+    job.resume()
+    worker.join(timeout=30)
+    assert job.snapshot.state.status == "done"
+
+
+@pytest.mark.parametrize(
+    ("error", "problem", "remedy"),
+    [
+        (JobError("out of memory", "lower width"), "out of memory", "lower width"),
+        (InputError("no such folder", "give another"), "no such folder", "give another"),
+        (ZeroDivisionError("secret = 'token'"), "ZeroDivisionError: secret = 'token'", "error.log"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 5])
+def test_what_goes_wrong_is_in_the_state_with_its_remedy(tmp_path, error, problem, remedy, after):
+    def failing() -> Iterator[Event]:
+        for count, event in enumerate(synthetic.events()):
+            if count == after:
+                raise error
+            yield event
+
+    job = job_of(failing(), tmp_path)
+    job.run()
+    state = job.snapshot.state
+    assert (state.status, state.problem) == ("failed", problem)
+    assert remedy in state.remedy
+    assert job.error is not None
+    assert journal(tmp_path)[-1].status == "failed"
+    assert len(journal(tmp_path)) == after + 1
+
+
+def test_a_bug_in_the_fold_ends_the_run_with_a_closed_journal(tmp_path):
+    """A probe of a network that was never planned."""
+
+    def wrong() -> Iterator[Event]:
+        events = synthetic.events()
+        started = next(events)
+        assert isinstance(started, RunStarted)
+        yield started
+        yield synthetic.probe(0, seed=99, step=0)
+
+    job = job_of(wrong(), tmp_path)
+    job.run()
+    assert job.snapshot.state.status == "failed"
+    assert "KeyError" in job.snapshot.state.problem
+    assert job.recording.finished is not None
+
+
+def test_judging_reads_everything_only_now_and_then(tmp_path, monkeypatch):
+    judged = []
+    monkeypatch.setattr(states, "findings", lambda state: judged.append(state.probe_count) or ())
+    monkeypatch.setattr("geocont_tui.job.time.monotonic", lambda: 100.0)
+    job = job_of(synthetic.events(), tmp_path)
+    job.run()
+    assert judged == [1, 13 * 24]
