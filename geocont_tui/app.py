@@ -1,0 +1,246 @@
+"""The Textual app: runs a job in a worker thread, paints its snapshots at its own rate, and does what the screen asks.
+
+    run_ablation(experiment, device, run_folder, settings) -> exit code
+
+The worker never touches a widget. A timer on the UI thread asks for the job's latest snapshot and hands it to the
+screen: status and curves at `settings.fps`, tables, bars and texts once a second.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from geocont import tables
+from geocont.ablations.experiment import Experiment
+from geocont.atomic import atomic_file
+from geocont.errors import GeocontError, InputError
+from geocont.events import Event, Message
+from geocont.runs import Recording, read_events
+from rich.text import Text
+from textual import work
+from textual.app import App
+from textual.screen import Screen
+from textual.worker import get_current_worker
+
+from geocont_tui.job import Job
+from geocont_tui.palette import Palette, palette_for
+from geocont_tui.screens.ablation import AblationScreen, Phase
+from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
+from geocont_tui.terminal import ExitCode, Settings
+from geocont_tui.widgets.status_line import clock
+
+
+class AblationApp(App[None]):
+    """One run of ablations on the screen. `job` is pulled once the app runs; it is over when the app has ended."""
+
+    CSS_PATH = "theme.tcss"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, job: Job, settings: Settings) -> None:
+        # Textual chooses its colour filters in App.__init__, by the theme it finds.
+        self._reactive_theme = settings.textual_theme
+        super().__init__()
+        self.title = f"geocont-tui: {job.snapshot.state.experiment.name}"
+        self.job = job
+        self.settings = settings
+        self.ablation = AblationScreen(job.snapshot, self.palette, job.recording.folder.name)
+        self._is_leaving = False
+        self._is_stopping = False
+        self._ticks = 0
+        self._painted: tuple[int, Phase] | None = None
+        self._painted_rest: tuple[int, Phase] | None = None
+        self.set_class(settings.ascii, "-ascii")
+
+    @property
+    def palette(self) -> Palette:
+        """The palette for the theme of now."""
+        return palette_for(self.settings.colours, self.current_theme.dark, self.settings.ascii)
+
+    @property
+    def phase(self) -> Phase:
+        """What the job is doing, in the words of the title line."""
+        status = self.job.snapshot.state.status
+        if status in ("done", "stopped", "failed"):
+            return status
+        if self._is_stopping:
+            return "stopping"
+        return "paused" if self.job.paused else status
+
+    @property
+    def exit_code(self) -> int:
+        """What the process says if it ends now."""
+        if isinstance(self.job.error, InputError):
+            return ExitCode.WRONG_USAGE
+        codes = {"done": ExitCode.DONE, "failed": ExitCode.FAILED}
+        return codes.get(self.job.snapshot.state.status, ExitCode.INTERRUPTED)
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.ablation
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+            # Not on Windows, and in the main thread only.
+            with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(getattr(signal, name), self._leave_at_once, getattr(signal, name))
+        self.pull()
+        self.set_interval(1 / self.settings.fps, self._tick)
+
+    @work(thread=True, exclusive=True, group="job", exit_on_error=False)
+    def pull(self) -> None:
+        """Run the job in a thread of its own."""
+        worker = get_current_worker()
+        self.job.run(lambda: worker.is_cancelled)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self.paint(everything=self._ticks % self.settings.fps == 0)
+
+    def paint(self, everything: bool = True) -> None:
+        """Hand the latest snapshot to the screen if it is new; a change of phase is always shown everywhere."""
+        snapshot, phase = self.job.snapshot, self.phase
+        new = (snapshot.version, phase)
+        everything = (everything or self._painted is None or self._painted[1] != phase) and new != self._painted_rest
+        if everything or new != self._painted:
+            self.ablation.paint(snapshot, phase, everything=everything)
+            self._painted = new
+        if everything:
+            self._painted_rest = new
+        if self._is_leaving and self.job.over:
+            self.exit(return_code=self.exit_code)
+
+    # Leaving
+
+    async def action_quit(self) -> None:
+        """Leave at once when the run is over; else ask."""
+        if self.job.over:
+            self.exit(return_code=self.exit_code)
+        elif not isinstance(self.screen, StopQuestion):
+            self._ask_to_stop("quit?", leave=True)
+
+    def on_ablation_screen_stop_asked(self) -> None:
+        if not self.job.over and not isinstance(self.screen, StopQuestion):
+            self._ask_to_stop("stop the training?", leave=False)
+
+    def _ask_to_stop(self, title: str, leave: bool) -> None:
+        state = self.job.snapshot.state
+        left = f", about {clock(state.eta)} left" if state.eta is not None else ""
+        text = f"The training is at {100 * state.progress:.0f} %{left}. What was measured so far is kept."
+
+        def answered(stops: bool | None) -> None:
+            if stops:
+                self._is_leaving = self._is_leaving or leave
+                self._is_stopping = True
+                self.job.stop()
+                self.paint()
+
+        self.push_screen(StopQuestion(self.palette, title, text), answered)
+
+    def _leave_at_once(self, number: signal.Signals) -> None:
+        """On a signal: give the terminal back now; the job closes its journal while the process ends."""
+        self.job.stop()
+        self.exit(return_code=128 + number)
+
+    def _fatal_error(self) -> None:
+        """What Textual calls on a bug in the screen: no local variables, which may hold secrets, are shown or kept."""
+        self.job.stop()
+        log = self.job.recording.folder / "error.log"
+        error = self._exception
+        problem = f"the screen failed: {type(error).__name__}: {error}"
+        with suppress(OSError), atomic_file(log) as file:
+            file.write("".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace"))
+        self._exit_renderables.append(Text(f"{problem}\nplease report this with {log}"))
+        self._close_messages_no_wait()
+
+    # What the screen asks
+
+    def on_ablation_screen_pause_asked(self) -> None:
+        if self.job.paused:
+            self.job.resume()
+        elif not self.job.over:
+            self.job.pause()
+        self.paint()
+
+    def on_ablation_screen_theme_asked(self) -> None:
+        if self.settings.colours == "none":
+            self._answer("there are no colours here (NO_COLOR), so there is one theme only")
+            return
+        family = "ansi" if self.settings.colours == "16" else "textual"
+        self.theme = f"{family}-{'light' if self.current_theme.dark else 'dark'}"
+        self.ablation.set_palette(self.palette)
+
+    def on_ablation_screen_picture_asked(self) -> None:
+        folder = self.job.recording.folder
+        number = 1
+        while (path := folder / f"screen-{number}.svg").exists():
+            number += 1
+        try:
+            with atomic_file(path) as file:
+                file.write(self.export_screenshot().encode())
+        except OSError as error:
+            self._answer(f"{path} cannot be written: {error.strerror}", level="error")
+            return
+        self._answer(f"picture: {path}")
+
+    def on_ablation_screen_export_asked(self) -> None:
+        run = self.job.recording.folder
+        target = Path.cwd() / f"{run.name}_tables"
+
+        def answered(folder: Path | None) -> None:
+            if folder is not None:
+                self.write_tables(folder)
+
+        self.push_screen(ExportDialog(self.palette, run.name, target), answered)
+
+    @work(exclusive=True, group="export", exit_on_error=False)
+    async def write_tables(self, folder: Path) -> None:
+        """Write the tables of what is in the journal so far."""
+        run = self.job.recording.folder
+
+        def write() -> list[Path]:
+            return tables.write_csv(tables.tables(read_events(run)), folder)
+
+        try:
+            files = await asyncio.to_thread(write)
+        except GeocontError as error:
+            self._answer(f"{error}; {error.remedy}", level="error")
+            return
+        self._answer(f"{len(files)} tables are in {folder.absolute()}")
+
+    def _answer(self, text: str, level: Literal["info", "error"] = "info") -> None:
+        self.ablation.answer(Message(level=level, text=text, time=time.time()))
+
+
+def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings: Settings) -> int:
+    """Train `experiment` on the screen and keep the run in `run_folder`; the exit code of the process.
+
+    Says on stderr where the run is kept, and what was wrong if it failed.
+
+    Raises:
+        InputError, JobError: the journal cannot be begun.
+    """
+
+    def events() -> Iterator[Event]:
+        # Loading torch takes seconds, in which the screen is there already.
+        from geocont.ablations.training import train
+
+        yield from train(experiment, device)
+
+    recording = Recording(events(), run_folder)
+    app = AblationApp(Job(experiment, recording, device), settings)
+    try:
+        app.run()
+    finally:
+        with suppress(GeocontError):
+            recording.close()
+    state = app.job.snapshot.state
+    if state.status == "failed":
+        print(f"{state.problem}\n{state.remedy}", file=sys.stderr)
+    print(f"the run is kept in {run_folder}", file=sys.stderr)
+    return app.exit_code if app.return_code is None else app.return_code

@@ -1,0 +1,52 @@
+"""Text in a pane, wrapped to its width: the details of a variant, the help, what went wrong.
+
+pane = TextPane(palette)      pane.show((Paragraph("text", "selected"), Paragraph("more", indent=2)))
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.cells import cell_len
+
+from geocont_tui.palette import Palette
+from geocont_tui.widgets.lines import Line, Lines, wrap
+
+Emphasis = Literal["text", "dim", "selected"]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Text after `indent` blanks; `label`, if any, stands before it in those blanks. An empty one is a blank line."""
+
+    text: str
+    emphasis: Emphasis = "text"
+    indent: int = 0
+    label: str = ""
+
+
+class TextPane(Lines):
+    """The paragraphs as a widget. Text is shown literally."""
+
+    def __init__(self, palette: Palette, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(palette, id=id, classes=classes)
+        self._paragraphs: tuple[Paragraph, ...] = ()
+
+    def show(self, paragraphs: tuple[Paragraph, ...]) -> None:
+        """Show `paragraphs`, repainting only what changed."""
+        if paragraphs != self._paragraphs:
+            self._paragraphs = paragraphs
+            self.update_frame()
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        lines: list[Line] = []
+        for paragraph in self._paragraphs:
+            style = getattr(self._palette, paragraph.emphasis)
+            wrapped = wrap(paragraph.text, width, style, paragraph.indent) or [((" ", style),)]
+            if paragraph.label:
+                label = (
+                    paragraph.label + " " * max(paragraph.indent - cell_len(paragraph.label), 1),
+                    self._palette.selected,
+                )
+                wrapped[0] = (label, (wrapped[0][0][0][paragraph.indent :], style))
+            lines += wrapped
+        return lines
