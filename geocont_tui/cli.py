@@ -59,14 +59,12 @@ def run(arguments: list[str]) -> int:
             raise
         return _complain(str(error), error.remedy, _WRONG_USAGE if isinstance(error, InputError) else _FAILED)
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        return _INTERRUPTED
     except Exception as error:
         if "--debug" in arguments:
             raise
         problem = f"{type(error).__name__}: {error}"
         return _complain(problem, "report this as a bug, with what --debug prints", _FAILED)
-    if code == _INTERRUPTED:
-        print("interrupted", file=sys.stderr)
     return code or _DONE
 
 
@@ -161,12 +159,13 @@ def ablate(
     from geocont_tui import app as screens
 
     code = screens.run_ablation(chosen, device, folder, settings)
-    write_tables(folder, csv=csv, json=json, parquet=parquet)
-    state = read_state(folder)
-    print_summary(state, ascii_only or None)
-    print(f"the run is kept in {folder}", file=sys.stderr)
-    if state.status == "failed":
-        raise JobError(state.problem or "the run failed", state.remedy or f"see {folder}")
+    try:
+        write_tables(folder, csv=csv, json=json, parquet=parquet)
+        print_summary(read_state(folder), ascii_only or None)
+    except InputError as error:
+        # A run that failed has said why; one that could not even begin has nothing to write.
+        if code != _FAILED:
+            raise JobError(str(error), error.remedy) from None
     return code
 
 

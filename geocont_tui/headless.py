@@ -40,6 +40,7 @@ from geocont_tui.terminal import ExitCode, is_terminal, needs_ascii
 
 _PART = 0.05
 _REFRESH_SECONDS = 0.25
+_SILENCE_SECONDS = 60.0
 _IN_ASCII = str.maketrans(
     {
         "±": "+-",
@@ -327,10 +328,11 @@ def _wrapped(lines: list[str], width: int | None, indent: int = 2) -> list[str]:
 
 
 class _Lines:
-    """Progress as plain lines, one per 5 %: for logs, pipes and screen readers."""
+    """Progress as plain lines, one per 5 % and at least one a minute: for logs, pipes and screen readers."""
 
     def __init__(self) -> None:
         self._shown = 0
+        self._said = time.monotonic()
 
     def __enter__(self) -> "_Lines":
         return self
@@ -343,8 +345,9 @@ class _Lines:
         if text:
             _say(text)
         part = int(state.progress / _PART + 1e-9)
-        if part > self._shown:
+        if part > self._shown or time.monotonic() - self._said > _SILENCE_SECONDS:
             self._shown = part
+            self._said = time.monotonic()
             _say(f"{state.progress:4.0%}  {_position(state)}")
 
 

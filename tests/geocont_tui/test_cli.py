@@ -1,0 +1,266 @@
+"""The command line: what it takes, what it refuses, how it says so, and to whom it hands over."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+from geocont import __version__, runs
+from geocont.ablations.experiment import presets
+from geocont.ablations.experiment import read as read_experiment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from geocont_tui import cli, headless, terminal
+
+PROGRAM = [sys.executable, "-m", "geocont_tui"]
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A finished run in tmp_path, without training."""
+    folder = runs.create_run_folder(synthetic.experiment(), tmp_path)
+    for _ in runs.Recording(synthetic.events(), folder):
+        pass
+    return folder
+
+
+def refused(arguments: list[str], capfd: pytest.CaptureFixture[str], code: int = 2) -> tuple[str, str]:
+    """The problem and the remedy that `arguments` get: two lines on stderr, nothing on stdout."""
+    assert cli.run(arguments) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith("  try: ")
+    return first.removeprefix("error: "), second.removeprefix("  try: ")
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    program = """
+import sys
+from geocont_tui import cli
+code = cli.run(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+    for arguments in (["--help"], ["ablate", "--help"], ["--version"], []):
+        command = [sys.executable, "-c", program, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        loaded = {name.partition(".")[0] for name in done.stderr.split()}
+        assert "typer" in loaded
+        assert not loaded & {"torch", "numpy", "textual", "plotext", "pyarrow"}, arguments
+        assert done.stdout
+
+
+def test_the_module_is_the_program() -> None:
+    done = subprocess.run([*PROGRAM, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"geocont-tui {__version__}\n"
+    done = subprocess.run([*PROGRAM, "ablte"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no such command 'ablte'\n  try: 'ablate'; `geocont-tui --help` lists all\n"
+
+
+def test_alone_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 0
+    alone = capfd.readouterr()
+    assert cli.run(["--help"]) == 0
+    assert capfd.readouterr() == alone
+    assert all(command in alone.out for command in ("ablate", "export", "runs"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "remedy"),
+    [
+        (["ablate", "--sedes", "3"], "no such option: --sedes", "--seeds; `geocont-tui ablate --help` lists all"),
+        (["ablate", "--seeds", "0"], "--seeds", "geocont-tui ablate --help"),
+        (["ablate", "--steps", "0"], "--steps", "geocont-tui ablate --help"),
+        (["ablate", "--steps", "many"], "--steps", "geocont-tui ablate --help"),
+        (["ablate", "--fps", "0"], "--fps", "geocont-tui ablate --help"),
+        (["ablate", "--theme", "pink"], "--theme", "geocont-tui ablate --help"),
+        (["ablate", "mlp", "more"], "more", "geocont-tui ablate --help"),
+        (["export"], "RUN", "geocont-tui export --help"),
+        (["ablate", "mpl"], "there is no preset 'mpl'", "did you mean mlp?"),
+        (["ablate", "nowhere.toml"], "there is no file nowhere.toml", "presets"),
+        (["ablate", "--set", "defaults.width=0"], "defaults.width: expected int >= 2, got 0", "correct"),
+        (["ablate", "--set", "defaults.widht=8"], "defaults.widht: unknown key", "did you mean width?"),
+        (["ablate", "--set", "width"], "--set width: expected key.path=value", "--set seeds=5"),
+        (["ablate", "--device", "gpu"], "--device gpu: not a device", "auto, cpu, cuda"),
+        (["ablate", "--set", "data.path=/nowhere/at/all"], "/nowhere/at/all", ""),
+        (["ablate", "--set", "data.images=100"], "batch_size 128 is more than the 100 training images", "lower"),
+        (["export", "nothing"], "there is no run 'nothing'", "geocont-tui ablate"),
+        (["runs", "--run-dir", "/nowhere"], "/nowhere", ""),
+    ],
+)
+def test_wrong_usage_and_input(
+    arguments: list[str], problem: str, remedy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = refused(arguments, capfd)
+    assert problem in found[0]
+    assert remedy in found[1]
+    assert not runs.runs_folder().exists()
+
+
+def test_unreadable_toml_is_named_by_line_and_column(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('name = "mine"\nseeds = = 3\n')
+    problem, _ = refused(["ablate", str(file)], capfd)
+    assert str(file) in problem
+    assert "line 2, column 9" in problem
+
+
+def test_table_targets_are_checked_before_anything_is_trained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headless, "run_ablation", lambda *_, **__: pytest.fail("trained"))
+    (tmp_path / "file.txt").write_text("mine")
+    for option in ("--csv", "--parquet"):
+        problem, _ = refused(["ablate", option, str(tmp_path / "file.txt")], capfd)
+        assert "file.txt is a file" in problem
+    problem, _ = refused(["ablate", "--json", str(tmp_path)], capfd)
+    assert "is a folder" in problem
+
+
+def test_a_screen_cannot_be_forced(capfd: pytest.CaptureFixture[str]) -> None:
+    problem, remedy = refused(["ablate", "--no-headless"], capfd)
+    assert "there is no screen" in problem
+    assert "--no-headless" in remedy
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])), max_size=4))
+def test_any_arguments_get_help_or_two_lines(words: list[str]) -> None:
+    # A command that trains would be none of this test's business.
+    arguments = [word for word in words if word != "ablate"]
+    with pytest.MonkeyPatch.context() as patch:
+        said: list[str] = []
+        patch.setattr(cli, "_complain", lambda problem, remedy, code: said.append(problem + remedy) or code)
+        assert cli.run(arguments) in (0, 2)
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_every_error_is_two_lines(problem: str, remedy: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr("builtins.print", lambda text, **_: lines.append(text))
+        assert cli._complain(problem, remedy, 1) == 1
+    assert len(lines) == 2
+    assert all(len(line.splitlines()) <= 1 for line in lines)
+
+
+def test_a_bug_is_two_lines_unless_debug_asks_for_more(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        secret = "hf_token"
+        raise ZeroDivisionError(f"no{secret[:0]}")
+
+    monkeypatch.setattr(runs, "list_runs", fail)
+    problem, remedy = refused(["runs"], capfd, code=1)
+    assert problem == "ZeroDivisionError: no"
+    assert "--debug" in remedy
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["runs", "--debug"])
+
+
+def test_a_traceback_shows_no_local_variables() -> None:
+    program = """
+import sys
+from geocont import runs
+from geocont_tui import cli
+def fail(*_):
+    secret = "hf_" + "token"
+    raise ZeroDivisionError
+runs.list_runs = fail
+sys.argv = ["geocont-tui", "runs", "--debug"]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert "hf_token" not in done.stderr
+
+
+def test_ctrl_c_before_anything_has_begun(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "list_runs", interrupt)
+    assert cli.run(["runs"]) == 130
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_runs_and_export(run_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    here = ["--run-dir", str(tmp_path)]
+    assert cli.run(["runs", *here]) == 0
+    assert f"{run_folder.name}  done" in capfd.readouterr().out
+    assert cli.run(["runs", "--json", *here]) == 0
+    assert [each["folder"] for each in json.loads(capfd.readouterr().out)] == [run_folder.name]
+    assert cli.run(["export", run_folder.name[:19], *here]) == 0
+    out, err = capfd.readouterr()
+    assert out == headless.summary_table(headless.read_state(run_folder))
+    assert err == ""
+    target = tmp_path / "tables"
+    assert cli.run(["export", str(run_folder), "--csv", str(target), "--json", str(tmp_path / "all.json")]) == 0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("wrote ") == 4
+    assert {path.name for path in target.iterdir()} == {"training.csv", "training_pairs.csv", "networks.csv"}
+
+
+def test_no_runs_yet_is_said_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["runs"]) == 0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "there are no runs" in err
+    assert cli.run(["runs", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == []
+
+
+def test_without_a_screen_it_hands_over_to_headless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(headless, "run_ablation", lambda *given, **named: calls.append((given, named)) or 7)
+    options = ["--seeds", "2", "--steps", "5", "--set", "seeds=9", "--set", "defaults.width=32", "--device", "cpu"]
+    assert cli.run(["ablate", *options, "--run-dir", str(tmp_path), "--csv", str(tmp_path / "t")]) == 7
+    ((experiment, device, folder), named) = calls[0]
+    assert (experiment.name, experiment.seeds, device) == ("mlp", 2, "cpu")
+    assert {(variant.steps, variant.width) for variant in experiment.variants} == {(5, 32)}
+    assert folder.parent == tmp_path
+    assert read_experiment(str(folder / "experiment.toml")) == experiment
+    assert named == {"csv": tmp_path / "t", "json": None, "parquet": None, "ascii_only": None}
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", 0), ("stopped", 130)])
+def test_with_a_screen_it_hands_over_to_the_app_and_prints_what_came_out(
+    status: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[terminal.Settings] = []
+
+    def show(_experiment: Any, _device: str, folder: Path, settings: terminal.Settings) -> int:
+        seen.append(settings)
+        with runs.Recording(synthetic.events(until=1.0 if status == "done" else 0.5), folder) as recording:
+            for _, _event in zip(range(400 if status == "done" else 40), recording, strict=False):
+                pass
+        return code
+
+    monkeypatch.setattr(terminal, "has_screen", lambda: True)
+    monkeypatch.setitem(sys.modules, "geocont_tui.app", types.SimpleNamespace(run_ablation=show))
+    monkeypatch.setattr("geocont_tui.app", types.SimpleNamespace(run_ablation=show), raising=False)
+    for name in ("TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL_FPS", "TEXTUAL_ANIMATIONS", "TEXTUAL_SMOOTH_SCROLL"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("NO_COLOR", "1")
+    options = ["--theme", "light", "--fps", "2", "--ascii", "--run-dir", str(tmp_path), "--json", str(tmp_path / "t")]
+    assert cli.run(["ablate", *options]) == code
+    assert (seen[0].dark, seen[0].fps, seen[0].ascii, seen[0].colours) == (False, 2, True, "none")
+    assert os.environ["TEXTUAL_THEME"] == "ansi-light"
+    assert (tmp_path / "t").exists()
+    assert "Res+GELU+LN [b]" in capfd.readouterr().out
+
+
+def test_every_preset_is_offered_by_a_wrong_name(capfd: pytest.CaptureFixture[str]) -> None:
+    _, remedy = refused(["ablate", "nothing-like-it"], capfd)
+    assert all(name in remedy for name in presets())
