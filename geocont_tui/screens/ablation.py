@@ -161,6 +161,7 @@ class AblationScreen(Screen[None]):
         self.set_class(is_too_small, "-too-small")
         self.set_class(is_wide, "-wide")
         self.set_class(not is_wide and width >= MIDDLE, "-middle")
+        self.set_class(not is_wide and height >= WIDE[1], "-tall")
         self.set_class(height < NORMAL[1], "-short")
         self.set_class(self._is_single, "-single")
         if self._pane not in self._panes:
@@ -197,11 +198,15 @@ class AblationScreen(Screen[None]):
         """Titles change with what the user chooses, not with every event: a title repaints its whole pane."""
         view, experiment = self.view, self.state.experiment
         seeds = f"{experiment.seeds} seeds" if experiment.seeds != 1 else "1 seed"
-        tabs = [f"[{name}]" if name == self._shown_view else name for name in VIEWS]
+        selected = self.palette.glyphs.signs["selected"]
+        is_roomy = self.size.width >= MIDDLE or self._is_single
+        # In a narrow pane there is no room for both marks, so the tab in focus has the mark of the pane.
+        marked = f"{selected}{{}}" if self._pane == "view" and not is_roomy else "[{}]"
+        tabs = [marked.format(name) if name == self._shown_view else name for name in VIEWS]
+        if is_roomy:
+            tabs = [f"{number} {tab}" for number, tab in enumerate(tabs, 1)]
         if self._shown_view == "failure":
-            tabs.insert(0, "[failed]")
-        if self.size.width >= MIDDLE or self._is_single:
-            tabs = [f"{number} {tab}" if tab != "[failed]" else tab for number, tab in enumerate(tabs, 6 - len(tabs))]
+            tabs.insert(0, marked.format("failed"))
         titles = {
             "variants": (f"{len(experiment.variants)} variants, {seeds}", self._hidden_text),
             "view": (" ".join(tabs), self._view_subtitle(seeds)),
@@ -213,7 +218,8 @@ class AblationScreen(Screen[None]):
             title, subtitle = titles[pane.id or ""]
             if self._is_single and pane.id == "variants":
                 title = f"{title}   (tab: curves)"
-            mark = f"{self.palette.glyphs.signs['selected']} " if pane.id == self._pane else ""
+            has_mark = pane.id == self._pane and (pane.id != "view" or is_roomy)
+            mark = f"{selected} " if has_mark else ""
             pane.entitle(mark + title, subtitle)
 
     @property
@@ -226,15 +232,15 @@ class AblationScreen(Screen[None]):
             case "curves":
                 parts = [view.quantity.title]
                 parts.append("each seed" if view.seeds_apart else seeds)
-                parts += ["log steps"] if view.log_x else []
-                parts += ["y as needed"] if view.auto_y else []
-                parts += [f"smoothed over {view.smoothing}"] if view.smoothing > 1 else []
-                parts += ["zoomed (0: all)"] if view.window != (0.0, 1.0) else []
+                parts += ["log x"] if view.log_x else []
+                parts += ["auto y"] if view.auto_y else []
+                parts += [f"smoothed {view.smoothing}"] if view.smoothing > 1 else []
+                parts += ["zoomed"] if view.window != (0.0, 1.0) else []
                 return ", ".join(parts)
             case "layers":
-                return f"{self.variant}, {view.quantity.title}, mean of {seeds}"
+                return f"{self.variant}, {view.quantity.title}, {seeds}"
             case "spectrum":
-                return f"{self.variant}, mean of {seeds}"
+                return f"{self.variant}, {seeds}"
         return ""
 
     # Painting
@@ -258,6 +264,9 @@ class AblationScreen(Screen[None]):
     def _paint_status(self) -> None:
         state = self.state
         is_over = self._phase in ("done", "stopped", "failed")
+        self.query_one("#keys", KeyLine).show(
+            frozenset({"pause", "stop"} if is_over else ()), {"pause": "go on"} if self._phase == "paused" else {}
+        )
         self.query_one("#status", StatusLine).show(
             StatusData(
                 name=state.experiment.name,

@@ -39,7 +39,7 @@ class ClaimsPanel(Lines):
 
 
 def compact(findings: Sequence[Finding], width: int, palette: Palette) -> list[Line]:
-    """One line a claim: mark, word, claim, and the numbers where they fit."""
+    """One line a claim: mark, word, claim, and the numbers where they fit as a whole: half a number is a wrong one."""
     claim_width = max((cell_len(finding.claim) for finding in findings), default=0)
     lines: list[Line] = []
     for finding in findings:
@@ -48,10 +48,12 @@ def compact(findings: Sequence[Finding], width: int, palette: Palette) -> list[L
             (f"{palette.glyphs.verdicts[finding.verdict]} {finding.verdict.ljust(WORD)} ", style),
             (finding.claim, palette.text),
         )
-        room = width - WORD - 3 - claim_width - 2
-        if room >= 12 and finding.numbers:
-            gap = " " * (claim_width - cell_len(finding.claim) + 2)
-            line = (*line, (gap + finding.numbers, palette.dim))
+        room = width - WORD - 3 - cell_len(finding.claim)
+        # In ASCII some signs take two cells.
+        needs = 2 + cell_len(finding.numbers) + sum(finding.numbers.count(sign) for sign in "…±")
+        if finding.numbers and needs <= room:
+            gap = min(claim_width - cell_len(finding.claim) + 2, room - needs + 2)
+            line = (*line, (" " * gap + finding.numbers, palette.dim))
         lines.append(line)
     return lines
 

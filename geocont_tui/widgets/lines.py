@@ -92,7 +92,7 @@ class Lines(CellWidget):
             self._first = first
             self.update_frame()
 
-    def reveal(self, line: int) -> None:
+    def bring_into_view(self, line: int) -> None:
         """Scroll as little as possible so that line number `line` is seen."""
         height = self.content_size.height
         last = self._first + max(height - 2, 0)

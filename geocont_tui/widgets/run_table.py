@@ -95,7 +95,7 @@ COLUMNS = (
     _Column("±", 4, 8, lambda row, _: fraction(_deviation(row.summary.weight_v1))),
     _Column("u1", 4, 6, lambda row, _: fraction(mean(row.summary.weight_u1))),
     _Column("Δpeak", 5, 2, lambda row, _: fraction(row.summary.below_peak, sign=True)),
-    _Column("trend", 8, 7, lambda row, palette: sparkline(row.trend, 8, palette.glyphs)),
+    _Column("trend", 6, 7, lambda row, palette: sparkline(row.trend, 6, palette.glyphs)),
 )
 
 
