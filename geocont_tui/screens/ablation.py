@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.events import Click, Resize
+from textual.events import Click
 from textual.message import Message as TextualMessage
 from textual.screen import Screen
 
@@ -109,6 +109,7 @@ class AblationScreen(Screen[None]):
         self._pane = "variants"
         self._zoomed = False
         self._failure_shown = False
+        self._is_composed = False
 
     @property
     def state(self) -> states.AblationState:
@@ -144,10 +145,14 @@ class AblationScreen(Screen[None]):
         yield KeyLine(palette, "ablation", id="keys")
 
     def on_mount(self) -> None:
+        self._is_composed = True
         self._arrange()
         self.paint(self._snapshot, self._phase, everything=True)
 
-    def on_resize(self, event: Resize) -> None:
+    def on_resize(self) -> None:
+        # The first one may come before there is anything to arrange.
+        if not self._is_composed:
+            return
         self._arrange()
         self.paint(self._snapshot, self._phase, everything=True)
 
@@ -248,7 +253,7 @@ class AblationScreen(Screen[None]):
     def paint(self, snapshot: Snapshot, phase: Phase, *, everything: bool) -> None:
         """Show `snapshot`: status and curves; with `everything` also the table, the bars and the texts."""
         self._snapshot, self._phase = snapshot, phase
-        if not self.is_mounted:
+        if not self._is_composed:
             return
         if phase == "failed" and not self._failure_shown:
             self._failure_shown = True
