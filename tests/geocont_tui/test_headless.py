@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from geocont_tui import headless
 from geocont_tui.headless import duration, read_state, run_ablation, runs_table, summary_table, write_out
 from geocont_tui.state import AblationState, fold
 from geocont_tui.terminal import ExitCode
@@ -268,6 +270,22 @@ def test_progress_says_how_far_how_fast_and_how_long(
     train(*synthetic.events())
     run_ablation(EXPERIMENT, "cpu", tmp_path)
     assert re.search(r"^ *\d+%  [\d,]+ of 18,000 network-steps  412/s  \d+ s left$", capsys.readouterr().err, re.M)
+
+
+def test_a_slow_run_says_something_every_minute(
+    train: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(headless, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def ten_seconds() -> None:
+        clock[0] += 10
+
+    *started, progress = first(0.0)
+    train(*started, *([ten_seconds, progress] * 31), RunFinished(status="done", time=0.0))
+    run_ablation(EXPERIMENT, "cpu", tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  0%  ")]
+    assert 4 <= len(lines) <= 5
 
 
 def test_what_diverges_is_said_at_once(
