@@ -15,7 +15,7 @@ from geocont.errors import GeocontError, InputError, JobError
 from typer.exceptions import TyperException
 
 PROGRAM = "geocont-tui"
-_DONE, _FAILED, _WRONG_USAGE, _INTERRUPTED = 0, 1, 2, 130  # terminal.ExitCode, which would import rich
+_DONE, _FAILED, _WRONG_USAGE = 0, 1, 2  # terminal.ExitCode, which would import rich
 
 app = typer.Typer(
     name=PROGRAM,
@@ -51,15 +51,14 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted, 143 ended."""
     try:
-        code = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        # Typer itself turns Ctrl-C into 130.
+        code: int | None = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     except TyperException as error:
         return _explain_usage(error)
     except GeocontError as error:
         if "--debug" in arguments:
             raise
         return _complain(str(error), error.remedy, _WRONG_USAGE if isinstance(error, InputError) else _FAILED)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     except Exception as error:
         if "--debug" in arguments:
             raise
