@@ -260,8 +260,9 @@ def _row(found: Summary, state: AblationState) -> dict[str, str]:
 def _number(found: Spread | None, digits: int = 3) -> str:
     if found is None:
         return "n/a"
-    mean = f"{found.mean:.{digits}f}" if abs(found.mean) < 1e5 else f"{found.mean:.2e}"
-    return mean if found.std is None else f"{mean} ± {found.std:.{digits}f}"
+    style = f".{digits}f" if max(abs(found.mean), found.std or 0.0) < 1e5 else ".2e"
+    mean = f"{found.mean:{style}}"
+    return mean if found.std is None else f"{mean} ± {found.std:{style}}"
 
 
 def _printable(text: str) -> str:
@@ -348,7 +349,8 @@ class _Lines:
         if part > self._shown or time.monotonic() - self._said > _SILENCE_SECONDS:
             self._shown = part
             self._said = time.monotonic()
-            _say(f"{state.progress:4.0%}  {_position(state)}")
+            # Rounded down: 100 % means the end.
+            _say(f"{int(100 * state.progress + 1e-9):3d}%  {_position(state)}")
 
 
 class _Bar:
