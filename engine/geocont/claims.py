@@ -1,8 +1,8 @@
 """What the source claims (arXiv 2605.04971), and what the numbers so far say about it.
 
-A verdict comes from the measured values, their spread over seeds and the chance level of the dimension; nothing here knows
-what should come out. "confounded" means that the numbers look right or wrong for another reason than the claim's, which is
-named: an activation that never acts, a network that does not train, a gap that has closed.
+A verdict comes from the measured values, their spread over seeds and the chance level of the dimension; nothing here
+knows what should come out. "confounded" means that the numbers look right or wrong for another reason than the claim's,
+which is named: an activation that never acts, a network that does not train, a gap that has closed.
 """
 
 import itertools
@@ -273,7 +273,8 @@ def _rise_and_fall(results: _Results, variant: Variant) -> Finding:
         return Finding(claim=claim, verdict="not yet", numbers=numbers, reason=reason)
     ratio, ratio_at_start = results.latest(variant, _sigma_ratio), results.at_start(variant, _sigma_ratio)
     if ratio and ratio_at_start and ratio.mean <= ratio_at_start.mean:
-        reason = f"σ1/σ2 is {ratio.mean:.3f}, as in the random start ({ratio_at_start.mean:.3f}): v1 falls because the gap has closed"
+        at_start = f"as in the random start ({ratio_at_start.mean:.3f})"
+        reason = f"σ1/σ2 is {ratio.mean:.3f}, {at_start}: v1 falls because the gap has closed"
         return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=reason)
     return Finding(claim=claim, verdict="supported", numbers=numbers, reason=f"σ1/σ2 {ratio} at the end")
 

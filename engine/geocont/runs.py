@@ -433,7 +433,8 @@ def _summarize(folder: Path) -> RunSummary:
                         started = event
                     case Progress(networks=networks):
                         for network in networks:
-                            steps[network.variant, network.seed] = network.step
+                            key = (network.variant, network.seed)
+                            steps[key] = max(network.step, steps.get(key, 0))
                     case NetworkFinished() | NetworkDiverged() | Probe():
                         steps[event.variant, event.seed] = event.step
                         diverged += isinstance(event, NetworkDiverged)

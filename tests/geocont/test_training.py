@@ -71,6 +71,22 @@ def test_a_run_begins_and_ends_as_promised_and_measures_step_zero_and_the_last()
     assert first.exact
 
 
+def test_no_network_ever_goes_backwards_in_the_stream():
+    reached: dict[tuple[str, int], int] = {}
+    for event in run(experiment(*MIXED, seeds=3)):
+        positions = (
+            event.networks
+            if isinstance(event, Progress)
+            else [event]
+            if isinstance(event, Probe | NetworkFinished)
+            else []
+        )
+        for position in positions:
+            key = (position.variant, position.seed)
+            assert position.step >= reached.get(key, 0)
+            reached[key] = position.step
+
+
 def test_every_event_survives_the_journal():
     for event in run(experiment(variant("a"))):
         assert msgspec.json.decode(msgspec.json.encode(event), type=Event) == event

@@ -5,6 +5,7 @@ leading singular vectors and what they say of adjacent layers. Full decompositio
 the leading vectors are followed by block iteration started from the previous probe's.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -132,11 +133,18 @@ class Follower:
         cumulative: Float[Tensor, "network layer d d"],
         factors: Float[Tensor, " network"],
         exact: bool,
+        rows: list[int] | None = None,
     ) -> list[Measurement]:
-        """Measure every network of the stack; at an exact snapshot with full decompositions of the weights.
+        """Measure the networks `rows`, or all; at an exact snapshot with full decompositions of the weights.
 
-        `factors` is the mean activation factor of each network, NaN where it has none.
+        The tensors hold all networks. `factors` is the mean activation factor of each, NaN where it has none. The first
+        measurement must be of all.
         """
+        if rows is not None and len(rows) < len(self.initial):
+            part = self._part(rows)
+            measured = part.measure(weights[rows], gradients[rows], cumulative[rows], factors[rows], exact)
+            self._take(part, rows)
+            return measured
         tolerance = self.probes.gap_tolerance
         full = self._decompose(weights) if exact else None
         found = {
@@ -191,6 +199,20 @@ class Follower:
                 )
             )
         return measurements
+
+    def _part(self, rows: list[int]) -> "Follower":
+        """A follower of some of the networks, which goes on from what is known of them."""
+        part = copy.copy(self)
+        part._blocks = dict(self._blocks)
+        part.keep(rows)
+        return part
+
+    def _take(self, part: "Follower", rows: list[int]) -> None:
+        """Keep what a part has found (its generators are shared)."""
+        for kind, block in part._blocks.items():
+            self._blocks[kind][rows] = block
+        if self._previous_v1 is not None and part._previous_v1 is not None:
+            self._previous_v1[rows] = part._previous_v1
 
     def _follow(self, kind: str, matrices: Float[Tensor, "network layer d d"]) -> spectra.Triplets:
         layers, size = matrices.shape[1], matrices.shape[-1]

@@ -1,8 +1,9 @@
 """Train the networks of an experiment and yield what happens as events.
 
-On a CPU every network trains alone and the networks are spread over the cores, one thread each: a product of these sizes
-already keeps a core busy, and stacking gains nothing. On a GPU all networks of one shape train as one stack. Either way
-work is dealt out in slices of a fraction of a second, the least advanced first, so that all curves grow together.
+On a CPU every network trains alone and the networks are spread over the cores, one thread each: a product of these
+sizes already keeps a core busy, and stacking gains nothing. On a GPU all networks of one shape train as one stack.
+Either way work is dealt out in slices of a fraction of a second, the least advanced first, so that all curves grow
+together.
 """
 
 import functools
@@ -110,7 +111,8 @@ def _load(experiment: Experiment, device: torch.device) -> _DeviceImages:
     for variant in experiment.variants:
         if variant.batch_size > len(data.train_images):
             raise InputError(
-                f"variant {variant.name!r}: batch_size {variant.batch_size} is more than the {len(data.train_images)} training images",
+                f"variant {variant.name!r}: batch_size {variant.batch_size} is more than "
+                f"the {len(data.train_images)} training images",
                 "lower batch_size or raise data.images",
             )
     flat = torch.from_numpy(data.train_images).flatten(1)
@@ -139,7 +141,7 @@ def _versions() -> dict[str, str]:
 def _draw(
     initialization: Initialization, shape: residual_mlp.Shape, seed: int
 ) -> tuple[Float[Tensor, " parameter"], spectra.Triplets]:
-    """The initial parameters of a network and the decompositions of its hidden weights (with a leading dimension of 1)."""
+    """The initial parameters of a network and the decompositions of its hidden weights (leading dimension 1)."""
     generator = torch.Generator().manual_seed(seed * _STREAMS_PER_SEED + _PARAMETER_STREAM)
     parameters = residual_mlp.initial_parameters(initialization, shape, generator)
     return parameters, spectra.exact(residual_mlp.blocks(parameters[None], shape)["hidden_weight"])
@@ -182,7 +184,7 @@ class StackTraining:
         self._probe_device = torch.device("cpu") if device.type == "mps" else device
         self.shape = residual_mlp.shape_of(networks[0].variant, images.train.shape[1], images.classes)
         self._started = False
-        self._loss_sum, self._correct_sum, self._batches = torch.zeros(0), torch.zeros(0), 0
+        self._loss_sum, self._correct_sum, self._batches = torch.zeros(0), torch.zeros(0), torch.zeros(0)
 
     def _start(self) -> None:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
@@ -198,7 +200,8 @@ class StackTraining:
             self._settings,
         )
         self.probe_seconds += time.perf_counter() - began
-        self._reset_means()
+        self._loss_sum = torch.zeros(len(self.networks), device=self._device)
+        self._correct_sum, self._batches = torch.zeros_like(self._loss_sum), torch.zeros_like(self._loss_sum)
         self._diverged_at = torch.full((len(self.networks),), -1, device=self._device)
         self._losses = torch.full((len(self.networks),), torch.nan, device=self._device)
         self._factors = torch.full_like(self._losses, torch.nan)
@@ -241,7 +244,7 @@ class StackTraining:
     def _plan_probes(self) -> None:
         lengths = {network.variant.steps for network in self.networks}
         self._schedules = {steps: set(probes.schedule(steps, self._settings)) for steps in lengths}
-        self._exact = {step for steps in lengths for step in probes.exact_steps(steps, self._settings)}
+        self._exact = {steps: probes.exact_steps(steps, self._settings) for steps in lengths}
 
     @property
     def progress(self) -> float:
@@ -331,7 +334,8 @@ class StackTraining:
 
     def _probe(self) -> list[Event]:
         """Measure the networks whose schedule holds this step."""
-        if not self.networks:
+        rows = [row for row, network in enumerate(self.networks) if self.step in self._schedules[network.variant.steps]]
+        if not rows:
             return []
         began = time.perf_counter()
         measurements = self._follower.measure(
@@ -339,22 +343,22 @@ class StackTraining:
             self._hidden_gradient.transpose(0, 1).to(self._probe_device),
             self._cumulative.transpose(0, 1).to(self._probe_device),
             self._factors.to(self._probe_device),
-            exact=self.step in self._exact,
+            exact=any(self.step in self._exact[self.networks[row].variant.steps] for row in rows),
+            rows=rows,
         )
-        events: list[Event] = []
         losses, accuracies = (self._loss_sum / self._batches).tolist(), (self._correct_sum / self._batches).tolist()
-        for network, measurement, loss, accuracy in zip(self.networks, measurements, losses, accuracies, strict=True):
-            if self.step in self._schedules[network.variant.steps]:
-                events.append(
-                    measurement.event(
-                        variant=network.variant.name,
-                        seed=network.seed,
-                        step=self.step,
-                        loss=_number(loss),
-                        accuracy=_number(accuracy),
-                    )
-                )
-        self._reset_means()
+        events: list[Event] = [
+            measurement.event(
+                variant=self.networks[row].variant.name,
+                seed=self.networks[row].seed,
+                step=self.step,
+                loss=_number(losses[row]),
+                accuracy=_number(accuracies[row]),
+            )
+            for row, measurement in zip(rows, measurements, strict=True)
+        ]
+        for sums in (self._loss_sum, self._correct_sum, self._batches):
+            sums[rows] = 0
         self.probe_seconds += time.perf_counter() - began
         return events
 
@@ -416,7 +420,7 @@ class StackTraining:
 
     def _keep(self, rows: list[int]) -> None:
         """Go on with these networks only; parameters, gradients and optimiser states stay as they are."""
-        # The state of every network: one dict a parameter, by the optimiser's names; counters have no network dimension.
+        # Of every network one dict a parameter, by the optimiser's names; counters have no network dimension.
         states = [
             [{name: value[row] if value.ndim else value for name, value in state.items()} for state in parameter_states]
             for parameter_states, count in self._optimizer_states()
@@ -445,6 +449,7 @@ class StackTraining:
         self._orders = self._orders[rows]
         self._losses, self._diverged_at = self._losses[rows], self._diverged_at[rows]
         self._loss_sum, self._correct_sum = self._loss_sum[rows], self._correct_sum[rows]
+        self._batches = self._batches[rows]
         self._factors = self._factors[rows]
         self._follower.keep(rows)
         self._plan_probes()
@@ -469,12 +474,6 @@ class StackTraining:
         del self._cumulative, self._follower, self._orders
         self._optimizers = []
         self._losses = self._losses[:0]
-
-    def _reset_means(self) -> None:
-        """Start the means of loss and accuracy between probes anew."""
-        self._loss_sum = torch.zeros(len(self.networks), device=self._device)
-        self._correct_sum = torch.zeros_like(self._loss_sum)
-        self._batches = 0
 
 
 def _leaf(value: Tensor, gradient: Tensor) -> Tensor:
@@ -585,6 +584,9 @@ class _Crew:
                         working -= 1
                         continue
                     moved |= {(position.variant, position.seed): position for position in result.positions}
+                    for event in result.events:
+                        if isinstance(event, NetworkFinished | NetworkDiverged):
+                            moved.pop((event.variant, event.seed), None)
                     pending = result.events
                     if clock.elapsed - reported >= _REPORT_SECONDS:
                         reported = clock.elapsed
@@ -623,20 +625,23 @@ class _Crew:
             try:
                 events = stack.advance(_SLICE_SECONDS, self._stop)
                 result = _Slice(events, stack.positions())
-            except BaseException as error:  # noqa: BLE001 - raised again in the thread that pulls
+            except BaseException as error:
+                # Raised again in the thread that pulls.
                 result = _explained(error, stack)
-            if stack.networks:
-                with self._lock:
-                    self._waiting.append(stack)
+            # Handed over before the stack is free again: else another worker could overtake, and events change order.
             self._put(result)
             if isinstance(result, BaseException):
                 return
+            if stack.networks:
+                with self._lock:
+                    self._waiting.append(stack)
         self._put(None)
 
     def _put(self, result: _Slice | BaseException | None) -> None:
         while not self._stop.is_set():
             try:
-                return self._results.put(result, timeout=_HEARTBEAT_SECONDS)
+                self._results.put(result, timeout=_HEARTBEAT_SECONDS)
+                return
             except queue.Full:
                 continue
 
