@@ -184,9 +184,9 @@ class AblationApp(App[None]):
             with atomic_file(path) as file:
                 file.write(self.export_screenshot().encode())
         except OSError as error:
-            self._answer(f"{path} cannot be written: {error.strerror}", level="error")
+            self._answer(f"{path} cannot be written: {error.strerror}", "the picture cannot be written", "error")
             return
-        self._answer(f"picture: {path}")
+        self._answer(f"picture: {path}", f"the picture is {path.name} in the run's folder")
 
     def on_ablation_screen_export_asked(self) -> None:
         run = self.job.recording.folder
@@ -209,12 +209,12 @@ class AblationApp(App[None]):
         try:
             files = await asyncio.to_thread(write)
         except GeocontError as error:
-            self._answer(f"{error}; {error.remedy}", level="error")
+            self._answer(f"{error}; {error.remedy}", "the tables were not written", "error")
             return
-        self._answer(f"{len(files)} tables are in {folder.absolute()}")
+        self._answer(f"{len(files)} tables are in {folder.absolute()}", f"{len(files)} tables are written")
 
-    def _answer(self, text: str, level: Literal["info", "error"] = "info") -> None:
-        self.ablation.answer(Message(level=level, text=text, time=time.time()))
+    def _answer(self, text: str, brief: str = "", level: Literal["info", "error"] = "info") -> None:
+        self.ablation.answer(Message(level=level, text=text, time=time.time()), brief)
 
 
 def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings: Settings) -> int:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from geocont.events import Message
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
@@ -211,7 +212,7 @@ class AblationScreen(Screen[None]):
         if is_roomy:
             tabs = [f"{number} {tab}" for number, tab in enumerate(tabs, 1)]
         if self._shown_view == "failure":
-            tabs.insert(0, marked.format("failed"))
+            tabs = [marked.format("failed"), *(tabs if is_roomy else ["(1-5: what was measured)"])]
         titles = {
             "variants": (f"{len(experiment.variants)} variants, {seeds}", self._hidden_text),
             "view": (" ".join(tabs), self._view_subtitle(seeds)),
@@ -329,9 +330,10 @@ class AblationScreen(Screen[None]):
             widget.set_palette(palette)
 
     def answer(self, message: Message, brief: str = "") -> None:
-        """Say what a key did: in the bottom line until the next key (there as `brief`, if given), and in the log."""
+        """Say what a key did: in the log, and until the next key in the bottom line (there as `brief` if too long)."""
         self._answers = (*self._answers, message)
-        self.query_one("#keys", KeyLine).say(brief or message.text)
+        fits = cell_len(message.text) <= self.size.width - 2
+        self.query_one("#keys", KeyLine).say(message.text if fits or not brief else f"{brief}; 5: log")
         self._repaint()
 
     def on_key(self) -> None:
@@ -449,5 +451,5 @@ class AblationScreen(Screen[None]):
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(row_text(self.state, self.variant))
-        text = f"the numbers of {self.variant} were sent to the terminal; whether it takes them is up to it"
-        self.answer(Message(level="info", text=text, time=time.time()))
+        text = f"the numbers of {self.variant} were sent to the terminal's clipboard, if it takes them (OSC 52)"
+        self.answer(Message(level="info", text=text, time=time.time()), "the numbers were sent to the terminal")

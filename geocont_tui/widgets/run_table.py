@@ -181,19 +181,29 @@ def _draw_row(
         name = kept + ("." if palette.ascii_only else "…")
     write(cells, MARKS, name, style, MARKS + name_width, palette.ascii_only)
     x = MARKS + name_width
-    if is_diverged and row.summary.step == 0:
-        write(cells, x + 1, row.summary.status, style, width)
-        return
     for column in columns:
-        text = column.text(row, palette)
-        if is_diverged and column.header == "trend":
-            text = ""
-        write(cells, x + 1, text.rjust(column.width), style, x + 1 + column.width)
+        write(cells, x + 1, column.text(row, palette).rjust(column.width), style, x + 1 + column.width)
         x += column.width + 1
     if is_diverged:
         # The words matter more than the last numbers of a network that broke.
-        words = f" {row.summary.status}"
+        room = width - MARKS - name_width
+        words = f" {_diverged_words(row.summary.status, room - 1)}"
         write(cells, max(width - cell_len(words), MARKS + name_width), words, style, width)
+
+
+def _diverged_words(status: str, room: int) -> str:
+    """The longest way to say `diverged at step 57 (1 of 3)` that fits."""
+    when, _, count = status.partition(" (")
+    brief = when.replace(" at step ", " @")
+    count = count.rstrip(")")
+    some, _, all_of_them = count.partition(" of ")
+    if some == all_of_them:
+        count = ""
+    if count:
+        choices = [status, f"{brief} ({count})", f"diverged {count}", f"diverged {some}/{all_of_them}", "diverged"]
+    else:
+        choices = [when, brief, "diverged"]
+    return next((choice for choice in choices if len(choice) <= room), "diverged"[: max(room, 0)])
 
 
 def _chosen(room: int) -> list[_Column]:
