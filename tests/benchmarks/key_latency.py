@@ -21,7 +21,8 @@ import tempfile
 import termios
 import time
 
-HELP_MARK = "close this help"
+# What the help says of a key, and what stands under the help: each is sent when it has to be drawn.
+HELP_MARK, SCREEN_MARK = "pause the training", "gradients coherent"
 
 
 class Terminal:
@@ -83,7 +84,7 @@ def measure(columns: int, rows: int, presses: int, watch_seconds: float, argumen
             terminal.press("?")
             latencies.append(terminal.read_until(HELP_MARK, 5))
             terminal.press("\x1b")
-            terminal.read_until("what this shows", 5)
+            terminal.read_until(SCREEN_MARK, 5)
     finally:
         terminal.close()
     milliseconds = sorted(1000 * latency for latency in latencies)
