@@ -5,7 +5,6 @@ differ. An `AblationState` is frozen; `fold` returns a new one that shares what 
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -242,8 +241,10 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
             return replace(state, messages=(*state.messages, event))
         case RunFinished():
             training, probing = event.training_seconds, event.probe_seconds
+            said = [text for text in (event.problem, event.remedy) if text]
             return replace(
                 state,
+                messages=(*state.messages, *(Message(level="error", text=text, time=event.time) for text in said)),
                 status=event.status,
                 problem=event.problem,
                 remedy=event.remedy,
@@ -266,11 +267,10 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     present = [value for value in values if value is not None and math.isfinite(value)]
     if not present:
         return None
-    return Spread(
-        mean=statistics.fmean(present),
-        std=statistics.stdev(present) if len(present) > 1 else None,
-        count=len(present),
-    )
+    mean = math.fsum(value / len(present) for value in present)
+    # hypot scales, so that the squares of huge losses do not overflow.
+    std = math.hypot(*(value - mean for value in present)) / math.sqrt(len(present) - 1) if len(present) > 1 else None
+    return Spread(mean=mean, std=std, count=len(present))
 
 
 def trajectory(state: AblationState, variant: str, quantity: Quantity) -> Trajectory:

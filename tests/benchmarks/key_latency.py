@@ -1,8 +1,8 @@
 """How long a key press takes to be answered on the live screen while all cores train, and what the screen sends.
 
-Starts the program in a pseudo-terminal, as a user does, waits for the screen, and then presses `?` and escape in turn: the
-time until the first byte that the key caused comes back is its latency. Every byte that the screen writes is counted
-before and apart from that. A second run at another size gives the bytes for a large terminal.
+Starts the program in a pseudo-terminal, as a user does, waits for the screen, and then presses `?` and escape in turn:
+the time until the help has been drawn is its latency. Every byte that the screen writes is counted before and apart
+from that. A second run at another size gives the bytes for a large terminal.
 
     python tests/benchmarks/key_latency.py                 80×24 and 140×40, 40 key presses each
     python tests/benchmarks/key_latency.py --self-check    a small experiment; checks that keys are answered at all
