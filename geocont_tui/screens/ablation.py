@@ -29,7 +29,7 @@ from geocont_tui.screens.help import help_text
 from geocont_tui.screens.reader import Reader
 from geocont_tui.screens.variant import row_text, variant_paragraphs
 from geocont_tui.widgets.bars import Bars
-from geocont_tui.widgets.cells import CellWidget
+from geocont_tui.widgets.cells import ASCII_FOR, BLANK, NO_STYLE, CellWidget, write
 from geocont_tui.widgets.chart import Chart
 from geocont_tui.widgets.claims_panel import ClaimsPanel
 from geocont_tui.widgets.key_line import KeyLine
@@ -63,6 +63,12 @@ WIDE = (130, 34)
 class Pane(Vertical):
     """A frame with a title; the one in focus has a heavy border and a mark."""
 
+    def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._is_ascii = palette.ascii_only
+        self._titles = ("", "")
+        self._fitted: tuple[str, str] | None = None
+
     def on_click(self, event: Click) -> None:
         event.stop()
         screen = self.screen
@@ -71,9 +77,28 @@ class Pane(Vertical):
 
     def entitle(self, title: str, subtitle: str) -> None:
         """Set title and subtitle, shown literally."""
-        if (title, subtitle) != (getattr(self, "_title", None), getattr(self, "_subtitle", None)):
-            self._title, self._subtitle = title, subtitle
+        self._titles = (title, subtitle)
+        self._fit()
+
+    def on_resize(self) -> None:
+        self._fit()
+
+    def _fit(self) -> None:
+        """Cut the titles to the frame: Textual would cut them with a sign that is not ASCII."""
+        title, subtitle = (self._cut(text, self.outer_size.width - 6) for text in self._titles)
+        # A new title repaints the whole pane.
+        if (title, subtitle) != self._fitted:
+            self._fitted = (title, subtitle)
             self.border_title, self.border_subtitle = Content(title), Content(subtitle)
+
+    def _cut(self, text: str, room: int) -> str:
+        cells = [BLANK] * max(room, 0)
+        end = write(cells, 0, text, NO_STYLE, room, self._is_ascii)
+        shown = "".join(character for character, _ in cells[:end])
+        needed = cell_len(text.translate(ASCII_FOR) if self._is_ascii else text)
+        if needed <= room or not shown:
+            return shown
+        return shown[:-1] + ("." if self._is_ascii else "…")
 
 
 class AblationScreen(Screen[None]):
@@ -125,9 +150,9 @@ class AblationScreen(Screen[None]):
         palette = self.palette
         yield StatusLine(palette, id="status")
         with Horizontal(id="top"):
-            with Pane(id="variants"):
+            with Pane(palette, id="variants"):
                 yield RunTable(palette)
-            with Pane(id="view"):
+            with Pane(palette, id="view"):
                 yield Chart(palette, id="curves")
                 yield Bars(palette, id="layers")
                 yield SpectrumTable(palette, id="spectrum")
@@ -135,12 +160,12 @@ class AblationScreen(Screen[None]):
                 yield LogPane(palette, id="log")
                 yield TextPane(palette, id="failure")
         with Horizontal(id="bottom"):
-            with Pane(id="bottom-layers"):
+            with Pane(palette, id="bottom-layers"):
                 yield Bars(palette)
             with Vertical(id="side"):
-                with Pane(id="bottom-claims"):
+                with Pane(palette, id="bottom-claims"):
                     yield ClaimsPanel(palette)
-                with Pane(id="bottom-log"):
+                with Pane(palette, id="bottom-log"):
                     yield LogPane(palette)
         yield TextPane(palette, id="too-small")
         yield KeyLine(palette, "ablation", id="keys")

@@ -143,6 +143,7 @@ def test_the_status_lines_say_everything_where_there_is_room():
 @given(st.integers(40, 200), st.text(max_size=60))
 def test_the_state_is_seen_at_any_width_with_any_name(width, name):
     first, second = texts(status_line.draw(dataclasses.replace(STATUS, name=name), width, 2, PALETTE))
+    assert first.startswith(" ablate ")
     assert "● running" in first
     assert "31 %" in second
     assert cell_len(first) == cell_len(second) == width
