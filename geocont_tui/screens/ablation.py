@@ -57,6 +57,7 @@ TEXT_VIEWS = ("spectrum", "claims", "log")
 SMALLEST = (60, 15)
 NORMAL = (80, 24)
 MIDDLE = 100
+NUMBERED_TABS = 104
 WIDE = (130, 34)
 
 
@@ -230,7 +231,7 @@ class AblationScreen(Screen[None]):
         view, experiment = self.view, self.state.experiment
         seeds = f"{experiment.seeds} seeds" if experiment.seeds != 1 else "1 seed"
         selected = self.palette.glyphs.signs["selected"]
-        is_roomy = self.size.width >= MIDDLE or self._is_single
+        is_roomy = self.size.width >= NUMBERED_TABS or self._is_single
         # In a narrow pane there is no room for both marks, so the tab in focus has the mark of the pane.
         marked = f"{selected}{{}}" if self._pane == "view" and not is_roomy else "[{}]"
         tabs = [marked.format(name) if name == self._shown_view else name for name in VIEWS]
@@ -263,9 +264,9 @@ class AblationScreen(Screen[None]):
             case "curves":
                 parts = [view.quantity.title]
                 parts.append("each seed" if view.seeds_apart else seeds)
-                parts += ["log x"] if view.log_x else []
+                parts += ["log steps"] if view.log_x else []
                 parts += ["auto y"] if view.auto_y else []
-                parts += [f"smoothed {view.smoothing}"] if view.smoothing > 1 else []
+                parts += [f"smoothed over {view.smoothing}"] if view.smoothing > 1 else []
                 parts += ["zoomed"] if view.window != (0.0, 1.0) else []
                 return ", ".join(parts)
             case "layers":
