@@ -178,10 +178,9 @@ def forward(
     hidden_bias = parameters.get("hidden_bias")
     for layer, weight in enumerate(hidden_weights):
         normalized = _by_segment(stack, h, lambda segment, x: NORMALIZATIONS[segment.normalization](x))
-        if hidden_bias is None:
-            z = torch.bmm(normalized, weight.mT)
-        else:
-            z = torch.baddbmm(hidden_bias[:, layer].unsqueeze(1), normalized, weight.mT)
+        z = _product(normalized, weight)
+        if hidden_bias is not None:
+            z = z + hidden_bias[:, layer].unsqueeze(1)
         if factors is not None:
             factors.append(_factors(stack, z.detach()))
         activated = _by_segment(stack, z, lambda segment, x: ACTIVATIONS[segment.activation](x))
@@ -196,6 +195,19 @@ def forward(
             ]
             h = torch.cat(parts)
     return torch.baddbmm(parameters["output_bias"].unsqueeze(1), h, parameters["output_weight"].mT)
+
+
+def _product(
+    x: Float[Tensor, "network image width"], weight: Float[Tensor, "network width width"]
+) -> Float[Tensor, "network image width"]:
+    """x Wᵀ for every network.
+
+    The gradient of a plain product comes out in the layout of W, that of a batched one transposed: for a network alone
+    the plain one saves a pass over every weight.
+    """
+    if len(weight) == 1:
+        return torch.mm(x.squeeze(0), weight.squeeze(0).t()).unsqueeze(0)
+    return torch.bmm(x, weight.mT)
 
 
 def _by_segment(stack: Sequence[Segment], x: Tensor, function: Callable[[Segment, Tensor], Tensor]) -> Tensor:

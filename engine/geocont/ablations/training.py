@@ -190,6 +190,7 @@ class StackTraining:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
         began = time.perf_counter()
         drawn = [self._draw(network.variant.initialization, self.shape, network.seed) for network in self.networks]
+        self.probe_seconds += time.perf_counter() - began
         flat = torch.stack([parameters for parameters, _ in drawn]).to(self._device)
         self._place(residual_mlp.blocks(flat, self.shape))
         self._cumulative = torch.zeros_like(self._hidden)
@@ -199,7 +200,6 @@ class StackTraining:
             [network.seed * _STREAMS_PER_SEED + _PROBE_STREAM for network in self.networks],
             self._settings,
         )
-        self.probe_seconds += time.perf_counter() - began
         self._loss_sum = torch.zeros(len(self.networks), device=self._device)
         self._correct_sum, self._batches = torch.zeros_like(self._loss_sum), torch.zeros_like(self._loss_sum)
         self._diverged_at = torch.full((len(self.networks),), -1, device=self._device)
