@@ -240,7 +240,9 @@ def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings
         with suppress(GeocontError):
             recording.close()
     state = app.job.snapshot.state
-    if state.status == "failed":
-        print(f"{state.problem}\n{state.remedy}", file=sys.stderr)
-    print(f"the run is kept in {run_folder}", file=sys.stderr)
+    # After a hang-up there is nobody to say it to.
+    with suppress(OSError):
+        if state.status == "failed":
+            print(f"{state.problem}\n{state.remedy}", file=sys.stderr)
+        print(f"the run is kept in {run_folder}", file=sys.stderr)
     return app.exit_code if app.return_code is None else app.return_code
