@@ -99,6 +99,9 @@ class AblationApp(App[None]):
         self.job.run(lambda: worker.is_cancelled)
 
     def _tick(self) -> None:
+        # The timer still runs while the app shuts down and its widgets go one by one.
+        if not self.is_running:
+            return
         self._ticks += 1
         self.paint(everything=self._ticks % self.settings.fps == 0)
 
