@@ -174,7 +174,7 @@ def forward(
     gradient. When `factors` is a list, one tensor a layer is appended to it: the mean activation factor tanh(·) of
     every radial network, NaN for the others.
     """
-    h = torch.baddbmm(parameters["input_bias"].unsqueeze(1), images, parameters["input_weight"].mT)
+    h = _product(images, parameters["input_weight"]) + parameters["input_bias"].unsqueeze(1)
     hidden_bias = parameters.get("hidden_bias")
     for layer, weight in enumerate(hidden_weights):
         normalized = _by_segment(stack, h, lambda segment, x: NORMALIZATIONS[segment.normalization](x))
@@ -194,12 +194,12 @@ def forward(
                 for part in stack
             ]
             h = torch.cat(parts)
-    return torch.baddbmm(parameters["output_bias"].unsqueeze(1), h, parameters["output_weight"].mT)
+    return _product(h, parameters["output_weight"]) + parameters["output_bias"].unsqueeze(1)
 
 
 def _product(
-    x: Float[Tensor, "network image width"], weight: Float[Tensor, "network width width"]
-) -> Float[Tensor, "network image width"]:
+    x: Float[Tensor, "network image n"], weight: Float[Tensor, "network m n"]
+) -> Float[Tensor, "network image m"]:
     """x Wᵀ for every network.
 
     The gradient of a plain product comes out in the layout of W, that of a batched one transposed: for a network alone
