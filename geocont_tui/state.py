@@ -23,6 +23,7 @@ from geocont.events import (
     Progress,
     RunFinished,
     RunStarted,
+    mean_of_pairs,
 )
 
 Status = Literal["starting", "running", "done", "stopped", "failed"]
@@ -107,7 +108,7 @@ class Quantity:
 
     def mean(self, probe: Probe) -> float | None:
         """Mean over the adjacent pairs that exist."""
-        return claims.mean_of_pairs(self.pairs(probe))
+        return mean_of_pairs(self.pairs(probe))
 
 
 WEIGHT_V1 = Quantity("weight", "v1")
@@ -306,7 +307,7 @@ def trajectory(state: AblationState, variant: str, quantity: Quantity) -> Trajec
 def now(state: AblationState, variant: str, quantity: Quantity) -> tuple[float | None, ...]:
     """The current |cos| of each adjacent pair: mean over the seeds' values at their latest common probe."""
     rows = [quantity.pairs(probe) for probe in _latest(state.of(variant))]
-    return tuple(claims.mean_of_pairs(column) for column in zip(*rows, strict=True))
+    return tuple(mean_of_pairs(column) for column in zip(*rows, strict=True))
 
 
 def missing(state: AblationState, variant: str, field: str) -> str | None:

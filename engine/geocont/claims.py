@@ -16,7 +16,7 @@ import msgspec
 
 from geocont import chance
 from geocont.ablations.experiment import ELEMENTWISE_ACTIVATIONS, RADIAL_ACTIVATIONS, Experiment, Variant
-from geocont.events import Alignment, NetworkFinished, Probe
+from geocont.events import Alignment, NetworkFinished, Probe, mean_of_pairs
 
 Verdict = Literal["supported", "not yet", "confounded", "contradicted"]
 
@@ -35,12 +35,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     numbers: str
     reason: str = ""
-
-
-def mean_of_pairs(values: Sequence[float | None]) -> float | None:
-    """Mean over the pairs that exist; None where none does."""
-    present = [value for value in values if value is not None]
-    return statistics.fmean(present) if present else None
 
 
 @dataclass(frozen=True)

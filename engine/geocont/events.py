@@ -4,6 +4,9 @@ A number that does not exist is None, and `Probe.missing` says why. Times are se
 seconds.
 """
 
+import math
+import statistics
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -66,6 +69,12 @@ class Alignment(msgspec.Struct, frozen=True, kw_only=True):
 
     v1: tuple[float | None, ...]
     u1: tuple[float | None, ...]
+
+
+def mean_of_pairs(values: Iterable[float | None]) -> float | None:
+    """Mean over the values that exist and are finite; None where none is."""
+    present = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.fmean(present) if present else None
 
 
 class Probe(_Event, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from statistics import fmean
 
 import msgspec
 
@@ -26,6 +25,7 @@ from geocont.events import (
     Progress,
     RunFinished,
     RunStarted,
+    mean_of_pairs,
 )
 
 Value = str | int | float | None
@@ -261,16 +261,16 @@ def _training_row(experiment: str, probe: Probe) -> tuple[Value, ...]:
     numbers = (
         probe.loss,
         probe.accuracy,
-        _mean(probe.weight.v1),
-        _mean(probe.weight.u1),
+        mean_of_pairs(probe.weight.v1),
+        mean_of_pairs(probe.weight.u1),
         probe.weight_v_weighted,
         probe.weight_u_weighted,
-        _mean(probe.gradient.v1),
-        _mean(probe.gradient.u1),
-        _mean(probe.cumulative.v1),
-        _mean(probe.cumulative.u1),
-        _mean(probe.update.v1),
-        _mean(probe.update.u1),
+        mean_of_pairs(probe.gradient.v1),
+        mean_of_pairs(probe.gradient.u1),
+        mean_of_pairs(probe.cumulative.v1),
+        mean_of_pairs(probe.cumulative.u1),
+        mean_of_pairs(probe.update.v1),
+        mean_of_pairs(probe.update.u1),
         probe.update_ratio,
         probe.sigma_ratio,
         probe.top_overlap_v,
@@ -301,11 +301,6 @@ def _pair_rows(experiment: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None and math.isfinite(value)]
-    return fmean(present) if present else None
 
 
 def _files(target: Path, suffix: str) -> list[Path]:

@@ -4,7 +4,7 @@ import pytest
 from geocont import chance, claims
 from geocont.ablations.experiment import Adam, Data, Experiment, Normal, Probes, Variant
 from geocont.ablations.training import train
-from geocont.events import Alignment, NetworkFinished, Probe
+from geocont.events import Alignment, NetworkFinished, Probe, mean_of_pairs
 
 WIDTH, PAIRS = 256, 15
 LEVEL = chance.mean_cosine(WIDTH)
@@ -215,7 +215,7 @@ def test_the_claims_that_need_few_steps_hold_for_networks_that_are_really_traine
     assert found[CHANCE].verdict == "supported", found[CHANCE]
     assert found["Radial rises, then falls"].verdict == "supported", found["Radial rises, then falls"]
     ends = {
-        name: claims.mean_of_pairs([v for seed in range(3) for v in probes[name, seed][-1].weight.v1])
+        name: mean_of_pairs([v for seed in range(3) for v in probes[name, seed][-1].weight.v1])
         for name in ("GELU", "Plain", "Radial")
     }
     high = chance.band_of_mean(64, 7 * 3)[1]

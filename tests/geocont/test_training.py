@@ -234,6 +234,18 @@ def test_an_error_in_a_step_reaches_the_consumer_and_ends_the_threads(monkeypatc
         run(experiment(variant("a")))
     assert "batch_size" in caught.value.remedy
 
+    def exhausted_on_a_cpu(logits, labels):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried")
+
+    monkeypatch.setattr(residual_mlp, "losses", exhausted_on_a_cpu)
+    with pytest.raises(JobError, match="out of memory while training a at step 0"):
+        run(experiment(variant("a")))
+
+
+def test_the_largest_seed_that_is_let_through_can_be_trained_from():
+    largest = msgspec.structs.replace(experiment(variant("a", steps=1)), seed=2**40)
+    assert isinstance(run(largest)[-1], RunFinished)
+
 
 def test_pauses_are_not_counted(monkeypatch):
     now = [100.0]

@@ -125,8 +125,9 @@ class Experiment(_Config, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=60)]
     description: str = ""
-    seeds: Count = 3
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seeds: Annotated[int, Meta(ge=1, le=2**20)] = 3
+    # Every seed has 2**20 streams of random numbers (see training), and a generator's seed 64 bits.
+    seed: Annotated[int, Meta(ge=0, le=2**40)] = 0
     data: Data = msgspec.field(default_factory=Data)
     probes: Probes = msgspec.field(default_factory=Probes)
     variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]

@@ -97,10 +97,9 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
         versions=_versions(),
         time=time.time(),
     )
-    names = "image" if len(images.train) == 1 else "images"
     yield Message(
         level="info",
-        text=f"{len(networks)} networks, {len(images.train)} training {names}, {devices.describe(chosen)}",
+        text=f"{len(networks)} networks, {len(images.train)} training images, {devices.describe(chosen)}",
         time=time.time(),
     )
     yield from _Crew(_stacks(networks, images, experiment.probes, chosen), devices.worker_count(chosen)).run()
@@ -265,7 +264,7 @@ class StackTraining:
                 events += self._freeze_diverged()
                 events += self._probe()
                 events += self._finish(stop)
-            if self.networks:
+            if self.networks and not stop.is_set():
                 self._update()
             if probing or time.perf_counter() - began > seconds:
                 break
@@ -666,7 +665,8 @@ class _Crew:
 
 def _explained(error: BaseException, stack: StackTraining) -> BaseException:
     """Running out of memory as an error the user can act on; everything else as it is."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    # On a CPU torch raises a plain RuntimeError, which only its words tell from others.
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
         names = ", ".join(sorted({network.variant.name for network in stack.networks}))
         return JobError(
             f"out of memory while training {names} at step {stack.step}",
