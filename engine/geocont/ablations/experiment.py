@@ -89,8 +89,8 @@ class Variant(_Config, frozen=True, kw_only=True):
     activation: Activation = "gelu"
     normalization: Normalization = "none"
     bias: bool = False
-    depth: Annotated[int, Meta(ge=2)] = 16
-    width: Annotated[int, Meta(ge=2)] = 256
+    depth: Annotated[int, Meta(ge=2, le=2**16)] = 16
+    width: Annotated[int, Meta(ge=2, le=2**20)] = 256
     initialization: Initialization = msgspec.field(default_factory=Normal)
     optimizer: Optimizer = msgspec.field(default_factory=Adam)
     steps: Count = 1000
