@@ -116,7 +116,7 @@ def draw(data: ChartData, width: int, height: int, palette: Palette) -> Frame:
     labels += [f"{palette.glyphs.dash} {level.label}" for level in levels if level.label]
     right = 0
     if width >= NARROW:
-        right = min(max((cell_len(label) + 1 for label in labels), default=0), width // 4)
+        right = min(max((cell_len(label) + 1 for label in labels), default=0), width * 3 // 10)
     elif width >= 12 and data.curves:
         right = 2
     columns = width - left - right
