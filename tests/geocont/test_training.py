@@ -158,6 +158,7 @@ def test_a_network_follows_the_path_of_a_plain_loop(member):
         )
     else:
         optimizer = torch.optim.SGD(weights, lr=settings.learning_rate, momentum=settings.momentum)
+    total = torch.zeros_like(weights[2])
     for step in range(member.steps):
         epoch, batch = divmod(step, 500 // 32)
         order = torch.randperm(500, generator=training._generator(0, training._FIRST_EPOCH_STREAM + epoch))
@@ -168,6 +169,7 @@ def test_a_network_follows_the_path_of_a_plain_loop(member):
         for layer in hidden:
             h = h + torch.nn.functional.gelu(h @ layer.T)
         torch.nn.functional.cross_entropy(h @ w_out.T + b_out, labels[rows]).backward()
+        total += hidden.grad
         if settings.gradient_clip:
             torch.nn.utils.clip_grad_norm_(weights, settings.gradient_clip)
         optimizer.step()
@@ -175,6 +177,8 @@ def test_a_network_follows_the_path_of_a_plain_loop(member):
         stacked.advance(0.0, threading.Event())
         if stacked.step == member.steps:
             found = stacked._parameters()["hidden_weight"][0].clone()
+            # The sum of the gradients as they are, before any clipping.
+            torch.testing.assert_close(stacked._cumulative[:, 0], total, atol=1e-3, rtol=1e-2)
     torch.testing.assert_close(found, weights[2].detach(), atol=2e-4, rtol=1e-2)
 
 
@@ -202,6 +206,7 @@ def test_a_network_that_diverges_is_frozen_and_the_others_go_on():
 
 def test_closing_ends_the_threads_and_restores_the_thread_count():
     before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
     events = training.train(experiment(variant("long", steps=10**6)), "cpu")
     for event in events:
         if isinstance(event, Probe):
@@ -209,7 +214,13 @@ def test_closing_ends_the_threads_and_restores_the_thread_count():
     assert any(thread.name.startswith("training-") for thread in threading.enumerate())
     events.close()
     assert not any(thread.name.startswith("training-") for thread in threading.enumerate())
-    assert torch.get_num_threads() == before
+    # Threads that are begun later take over the setting of the process; this one has its own.
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [before + 1]
+    torch.set_num_threads(before)
 
 
 def test_an_error_in_a_step_reaches_the_consumer_and_ends_the_threads(monkeypatch):

@@ -630,3 +630,11 @@ async def test_the_theme_changes_between_dark_and_light(tmp_path):
         assert run.text == before
         backgrounds = {segment.style.bgcolor.get_truecolor() for row in run.rows for segment in row if segment.style}
         assert min(sum(colour) for colour in backgrounds) > 3 * 127
+
+
+async def test_a_tick_after_the_end_paints_nothing(tmp_path):
+    async with running(tmp_path) as run:
+        app = run.app
+    # Whatever is new by then: the widgets are gone.
+    app._painted = None
+    app._tick()
