@@ -252,6 +252,8 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
                 elapsed=state.elapsed if event.elapsed is None else event.elapsed,
                 probe_share=probing / (training + probing) if training and probing is not None else state.probe_share,
             )
+        case _:
+            raise ValueError(f"{type(event).__name__} is no event of an ablation")
 
 
 def _with(state: AblationState, changed: Mapping[tuple[str, int], Network]) -> AblationState:

@@ -154,4 +154,131 @@ class RunFinished(_Event, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
-Event = RunStarted | Progress | Probe | NetworkFinished | NetworkDiverged | Message | RunFinished
+Status = Literal[
+    "ok",
+    "not_unique",
+    "shape_mismatch",
+    "zero",
+    "not_finite",
+    "shared",
+    "unsplit",
+    "quantized_refused",
+    "not_converged",
+]
+
+
+class MatrixPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One projection of one layer of a checkpoint: which tensors hold it, and its shape as y = W x sees it.
+
+    `side` is where it meets the residual stream: its input ("v", a reader), its output ("u", a writer), both (square
+    and of unknown orientation), or neither. A status other than "ok" says that it will not be measured, `note` why.
+    """
+
+    stack: str
+    projection: str
+    layer: int
+    tensors: tuple[str, ...]
+    rows: int
+    cols: int
+    dtype: str
+    bytes: int
+    side: Literal["v", "u", "both", "none"]
+    rule: str
+    status: Status = "ok"
+    note: str = ""
+
+
+class SkippedTensors(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors of a checkpoint that are left out: the name with # for the layer, how many, and why."""
+
+    name: str
+    count: int
+    reason: str
+
+
+class AnalysisStarted(_Event, frozen=True, kw_only=True):
+    """First event of an analysis: what will be read. `revision` is the commit on the hub, `bytes` all that is read."""
+
+    version: int = JOURNAL_VERSION
+    kind: Literal["analysis"] = "analysis"
+    model: str
+    revision: str | None
+    source: str
+    parameters: dict[str, Any]
+    matrices: tuple[MatrixPlan, ...]
+    skipped: tuple[SkippedTensors, ...]
+    bytes: int
+    device: str
+    versions: dict[str, str]
+    time: float
+
+
+class AnalysisProgress(_Event, frozen=True, kw_only=True):
+    """A heartbeat: `matrices` done (measured, cached or refused) of all planned. `elapsed` leaves out pauses."""
+
+    matrices: int
+    bytes_read: int
+    elapsed: float
+    bytes_per_second: float | None
+
+
+class MatrixMeasured(_Event, frozen=True, kw_only=True):
+    """The leading singular values of one projection of one layer and its |cos| with every layer measured before.
+
+    `gap` is σ1/σ2 − 1. The error bounds are sines of angles. `v1_cosines` and `u1_cosines` run along `others`, layers
+    of the same stack and projection; None where a v1 is not unique or the shapes differ.
+    """
+
+    stack: str
+    projection: str
+    layer: int
+    singular_values: tuple[float, ...]
+    gap: float | None
+    stable_rank: float | None
+    frobenius: float | None
+    v1_error_bound: float | None
+    u1_error_bound: float | None
+    status: Status
+    note: str = ""
+    cached: bool = False
+    others: tuple[int, ...] = ()
+    v1_cosines: tuple[float | None, ...] = ()
+    u1_cosines: tuple[float | None, ...] = ()
+
+
+class PairMeasured(_Event, frozen=True, kw_only=True):
+    """Two consecutive layers of a stack that have the projection, compared.
+
+    `v_overlap` and `u_overlap` are normalised to chance (0) and identity (1), one for each k = 1…K. The weighted
+    alignments cover the part `weighted_share` of ‖W‖². Chance levels are E|cos| of independent random directions.
+    """
+
+    stack: str
+    projection: str
+    layer_a: int
+    layer_b: int
+    v1_cosine: float | None
+    u1_cosine: float | None
+    v_dim: int | None
+    u_dim: int | None
+    v1_chance: float | None
+    u1_chance: float | None
+    residual_side: Literal["v", "u", "both", "none"]
+    v_gram: float | None = None
+    u_gram: float | None = None
+    v_gram_error: float | None = None
+    u_gram_error: float | None = None
+    v_weighted: float | None = None
+    u_weighted: float | None = None
+    weighted_share: float | None = None
+    v_overlap: tuple[float, ...] = ()
+    u_overlap: tuple[float, ...] = ()
+    v_error_bound: float | None = None
+    u_error_bound: float | None = None
+    status: Status = "ok"
+    note: str = ""
+
+
+AblationEvent = RunStarted | Progress | Probe | NetworkFinished | NetworkDiverged
+AnalysisEvent = AnalysisStarted | AnalysisProgress | MatrixMeasured | PairMeasured
+Event = AblationEvent | AnalysisEvent | Message | RunFinished

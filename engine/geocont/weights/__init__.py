@@ -1,0 +1,1 @@
+"""From a model name to one weight matrix at a time."""
