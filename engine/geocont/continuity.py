@@ -33,13 +33,39 @@ def subspace_overlap(blocks: Float[Tensor, "*stack layer k n"]) -> Float[Tensor,
     return (raw - level) / (1 - level) if level < 1 else torch.full_like(raw, torch.nan)
 
 
+def overlap_curve(first: Float[Tensor, "k n"], second: Float[Tensor, "j n"]) -> tuple[float, ...]:
+    """`subspace_overlap` of two layers for the leading 1, 2, … min(k, j) vectors; less than n, where it ends to exist.
+
+    Raw overlaps ‖V_k V'_kᵀ‖²_F / k are 1 for equal subspaces and k/n by chance, here 1 and 0.
+    """
+    size = first.shape[1]
+    count = min(len(first), len(second), size - 1)
+    squares = (first[:count] @ second[:count].mT).double().square().cumsum(0).cumsum(1).diagonal()
+    levels = [chance.overlap(size, leading) for leading in range(1, count + 1)]
+    return tuple(
+        (square / leading - level) / (1 - level)
+        for leading, (square, level) in enumerate(zip(squares.tolist(), levels, strict=True), 1)
+    )
+
+
+def share_covered(
+    singular_values: Float[Tensor, "*stack layer k"], frobenius: Float[Tensor, "*stack layer"]
+) -> Float[Tensor, "*stack pair"]:
+    """The part of ‖W‖²_F that the given singular values cover, Σσ²/‖W‖²_F, mean of adjacent layers; 0…1."""
+    # The square of a large or small σ leaves the range of float32.
+    shares = (singular_values.double() / frobenius.double()[..., None]).square().sum(-1)
+    mean: Tensor = ((shares[..., :-1] + shares[..., 1:]) / 2).clamp_max(1.0)
+    return mean
+
+
 def weighted_alignment(
     vectors: Float[Tensor, "*stack layer k n"], singular_values: Float[Tensor, "*stack layer k"]
 ) -> Float[Tensor, "*stack pair"]:
-    """Index-matched, σ²-weighted alignment over the whole spectrum: Σ_i w_i |<x_i, x'_i>|.
+    """Index-matched, σ²-weighted alignment over the given spectrum, whole or leading: Σ_i w_i |<x_i, x'_i>|.
 
-    w_i is the mean of the two layers' shares σ_i²/Σσ². The literal reading of the source; swapped indices count as
-    mismatch and bulk vectors are individually meaningless, so it stays low where subspaces agree.
+    w_i is the mean of the two layers' shares σ_i²/Σσ² (sums over what is given; `share_covered` says how much of ‖W‖²
+    that is). The literal reading of the source; swapped indices count as mismatch and bulk vectors are individually
+    meaningless, so it stays low where subspaces agree.
     """
     share = singular_values.double().square()
     share = share / share.sum(-1, keepdim=True)

@@ -78,3 +78,32 @@ def test_chance_levels_match_simulation(dimension):
     means = cosines.reshape(-1, 10).mean(1)
     low, high = chance.band_of_mean(dimension, 10)
     assert 0.92 < np.mean((means >= low) & (means <= high)) < 0.98
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(3, 40), seed=st.integers(0, 10**6), data=st.data())
+def test_overlap_curve_is_the_overlap_for_every_k(size, seed, data):
+    k = data.draw(st.integers(1, size))
+    first, second = rotation(size, seed)[:k], rotation(size, seed + 1)[:k]
+    curve = continuity.overlap_curve(first, second)
+    assert len(curve) == min(k, size - 1)
+    for leading, value in enumerate(curve, 1):
+        pair = torch.stack([first[:leading], second[:leading]])
+        assert value == pytest.approx(float(continuity.subspace_overlap(pair)[0]), abs=1e-9)
+
+
+def test_overlap_curve_shows_where_layers_agree():
+    basis, other = rotation(64, 0), rotation(64, 1)
+    swapped = basis[[1, 0, 3, 2, 5, 4, 7, 6]]
+    assert continuity.overlap_curve(basis[:8], swapped)[::7] == pytest.approx([-1 / 63, 1.0])
+    assert continuity.overlap_curve(basis[:8], swapped)[1] == pytest.approx(1.0)
+    only_first = torch.linalg.qr(torch.cat([basis[:1], other[:7]]).mT).Q.mT
+    curve = continuity.overlap_curve(basis[:8], only_first)
+    assert curve[0] == pytest.approx(1.0)
+    assert curve[7] < 0.35
+
+
+def test_share_covered():
+    sigma = torch.tensor([[3.0, 4.0], [6.0, 8.0]])
+    assert float(continuity.share_covered(sigma, torch.tensor([10.0, 10.0]))[0]) == pytest.approx((0.25 + 1) / 2)
+    assert float(continuity.share_covered(sigma * 1e25, torch.tensor([1e26, 1e26]))[0]) == pytest.approx((0.25 + 1) / 2)
