@@ -231,7 +231,7 @@ def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings
 
     def events() -> Iterator[Event]:
         # Loading torch takes seconds, in which the screen is there already.
-        from geocont.ablations.training import train
+        from geocont.ablations.crew import train
 
         yield from train(experiment, device)
 

@@ -140,7 +140,7 @@ def ablate(
         )
     _check_targets(csv, json, parquet)
 
-    from geocont.ablations.training import train
+    from geocont.ablations.crew import train
 
     from geocont_tui.headless import print_summary, read_state, run_ablation, write_tables
 

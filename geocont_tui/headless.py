@@ -79,13 +79,13 @@ def run_ablation(
     Raises:
         GeocontError: the job, or writing the results, failed. What there is has been printed and written by then.
     """
-    from geocont.ablations import training
+    from geocont.ablations import crew
 
     _say(f"{experiment.name}: kept in {run_folder}")
     state: AblationState | None = None
     failure: GeocontError | None = None
     display = _Bar(experiment.name) if _can_redraw(sys.stderr) else _Lines()
-    with Recording(training.train(experiment, device), run_folder) as recording, _first_signal() as received, display:
+    with Recording(crew.train(experiment, device), run_folder) as recording, _first_signal() as received, display:
         try:
             for event in recording:
                 state = fold(state, event)

@@ -41,6 +41,7 @@ def test_the_check_sees_what_a_module_loads():
         ("geocont.runs", "torch transformers"),
         ("geocont.tables", "torch transformers pyarrow"),
         ("geocont.ablations.experiment", "torch transformers"),
+        ("geocont.ablations.crew", "torch transformers numpy pyarrow textual rich typer plotext geocont_tui"),
         ("geocont.ablations.training", "transformers textual rich typer plotext geocont_tui"),
         ("geocont_tui.state", "torch transformers textual"),
         ("geocont_tui.cli", "torch transformers textual plotext pyarrow"),

@@ -116,6 +116,8 @@ def follow(
     small projected problem in float64.
     """
     norms, scale, regular = frobenius_norms(matrices)
+    if not bool(regular.any()):
+        return _irregular(matrices, start, norms)
     if not bool(regular.all()):
         matrices = torch.where(regular[..., None, None], matrices, 0.0)
     inverse = (1 / scale).to(matrices.dtype)[..., None, None]
@@ -148,6 +150,19 @@ def follow(
         frobenius=norms.to(matrices.dtype),
         v1_error_bound=bound.to(matrices.dtype),
         regular=regular,
+    )
+
+
+def _irregular(matrices: Tensor, start: Tensor, norms: Tensor) -> Triplets:
+    """The answer where no matrix has anything to find: nothing is multiplied."""
+    rows = start.shape[-2]
+    return Triplets(
+        left=matrices.new_zeros((*matrices.shape[:-2], rows, matrices.shape[-2])),
+        singular_values=matrices.new_zeros((*matrices.shape[:-2], rows)),
+        right=start.to(matrices),
+        frobenius=norms.to(matrices.dtype),
+        v1_error_bound=torch.full(matrices.shape[:-2], torch.inf, dtype=matrices.dtype, device=matrices.device),
+        regular=torch.zeros(matrices.shape[:-2], dtype=torch.bool, device=matrices.device),
     )
 
 

@@ -21,7 +21,7 @@ import torch
 from geocont import devices
 from geocont.ablations import datasets, residual_mlp
 from geocont.ablations.experiment import Adam, Data, Experiment, Normal, Probes, Variant, read
-from geocont.ablations.training import train
+from geocont.ablations.crew import train
 from geocont.events import NetworkFinished, RunFinished
 from torch.utils.data import DataLoader, Dataset
 

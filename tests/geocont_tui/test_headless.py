@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import synthetic
-from geocont.ablations import training
+from geocont.ablations import crew
 from geocont.ablations.experiment import Experiment
 from geocont.errors import InputError, JobError
 from geocont.events import Alignment, Event, NetworkDiverged, Probe, RunFinished, RunStarted
@@ -224,7 +224,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 else:
                     yield event
 
-        monkeypatch.setattr(training, "train", fake)
+        monkeypatch.setattr(crew, "train", fake)
 
     return replace
 
@@ -414,8 +414,8 @@ import sys, types
 from pathlib import Path
 import synthetic
 from geocont.errors import GeocontError
-training = sys.modules["geocont.ablations.training"] = types.ModuleType("training")
-training.train = lambda experiment, device: synthetic.events()
+crew = sys.modules["geocont.ablations.crew"] = types.ModuleType("crew")
+crew.train = lambda experiment, device: synthetic.events()
 from geocont_tui.headless import run_ablation
 def main():
     try:

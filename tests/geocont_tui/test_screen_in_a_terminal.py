@@ -42,7 +42,7 @@ def train(experiment, device):
         threading.Event().wait(0.1)
         yield last
 
-sys.modules["geocont.ablations.training"] = types.SimpleNamespace(train=train)
+sys.modules["geocont.ablations.crew"] = types.SimpleNamespace(train=train)
 from geocont_tui import app
 if sys.argv[2:] == ["bug"]:
     def paint(self, *arguments, **options):

@@ -114,7 +114,7 @@ class Probes(_Config, frozen=True, kw_only=True):
 
     dense: Annotated[int, Meta(ge=0)] = 2
     growth: Annotated[float, Meta(gt=1)] = 2.0
-    interval: Count = 200
+    interval: Count = 250
     exact: Annotated[int, Meta(ge=2)] = 2
     leading: Annotated[int, Meta(ge=1)] = 10
     gap_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.005
@@ -131,6 +131,12 @@ class Experiment(_Config, frozen=True, kw_only=True):
     data: Data = msgspec.field(default_factory=Data)
     probes: Probes = msgspec.field(default_factory=Probes)
     variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
+
+    @property
+    def networks(self) -> tuple[tuple[Variant, int], ...]:
+        """Every network of the experiment: its variant and its seed."""
+        seeds = range(self.seed, self.seed + self.seeds)
+        return tuple((variant, seed) for seed in seeds for variant in self.variants)
 
 
 def presets_folder() -> Path:

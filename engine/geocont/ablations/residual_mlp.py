@@ -7,7 +7,7 @@ segment.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from geocont.ablations import products
 from geocont.ablations.experiment import He, Initialization, Normal, Orthogonal, UniformFanIn, Variant
 
 _NORMALIZATION_EPSILON = 1e-5
@@ -163,22 +164,23 @@ def segments(variants: Sequence[Variant]) -> list[Segment]:
 
 def forward(
     parameters: dict[str, Tensor],
-    hidden_weights: Sequence[Float[Tensor, "network width width"]],
+    hidden_weights: Iterable[Float[Tensor, "network width width"]],
     images: Float[Tensor, "network image pixel"],
     stack: Sequence[Segment],
     factors: list[Float[Tensor, " network"]] | None = None,
+    gradients: products.WeightGradients | None = None,
 ) -> Float[Tensor, "network image class"]:
     """Logits of every network for its own images.
 
-    `hidden_weights` are the layers of parameters["hidden_weight"], given apart so that each can be a leaf with its own
-    gradient. When `factors` is a list, one tensor a layer is appended to it: the mean activation factor tanh(·) of
+    `hidden_weights` are the layers of parameters["hidden_weight"]; their gradients go to `gradients` if they are given.
+    When `factors` is a list, one tensor a layer is appended to it: the mean activation factor tanh(·) of
     every radial network, NaN for the others.
     """
-    h = _product(images, parameters["input_weight"]) + parameters["input_bias"].unsqueeze(1)
+    h = products.linear(images, parameters["input_weight"]) + parameters["input_bias"].unsqueeze(1)
     hidden_bias = parameters.get("hidden_bias")
     for layer, weight in enumerate(hidden_weights):
         normalized = _by_segment(stack, h, lambda segment, x: NORMALIZATIONS[segment.normalization](x))
-        z = _product(normalized, weight)
+        z = products.linear(normalized, weight, gradients, layer)
         if hidden_bias is not None:
             z = z + hidden_bias[:, layer].unsqueeze(1)
         if factors is not None:
@@ -194,20 +196,7 @@ def forward(
                 for part in stack
             ]
             h = torch.cat(parts)
-    return _product(h, parameters["output_weight"]) + parameters["output_bias"].unsqueeze(1)
-
-
-def _product(
-    x: Float[Tensor, "network image n"], weight: Float[Tensor, "network m n"]
-) -> Float[Tensor, "network image m"]:
-    """x Wᵀ for every network.
-
-    The gradient of a plain product comes out in the layout of W, that of a batched one transposed: for a network alone
-    the plain one saves a pass over every weight.
-    """
-    if len(weight) == 1:
-        return torch.mm(x.squeeze(0), weight.squeeze(0).t()).unsqueeze(0)
-    return torch.bmm(x, weight.mT)
+    return products.linear(h, parameters["output_weight"]) + parameters["output_bias"].unsqueeze(1)
 
 
 def _by_segment(stack: Sequence[Segment], x: Tensor, function: Callable[[Segment, Tensor], Tensor]) -> Tensor:

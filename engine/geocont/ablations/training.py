@@ -1,20 +1,19 @@
 """Train the networks of an experiment and yield what happens as events.
 
-On a CPU every network trains alone and the networks are spread over the cores, one thread each: a product of these
-sizes already keeps a core busy, and stacking gains nothing. On a GPU all networks of one shape train as one stack.
-Either way work is dealt out in slices of a fraction of a second, the least advanced first, so that all curves grow
-together.
+On a CPU every network trains alone, on one core: a product of these sizes keeps a core busy, and stacking gains
+nothing. On a GPU all networks of one shape train as one stack. Either way work is dealt out in slices of a fraction of
+a second, the least advanced first, so that all curves grow together. `crew.train` spreads the networks over processes.
 """
 
 import functools
 import importlib.metadata
 import math
 import platform
-import queue
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -23,8 +22,9 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from geocont import devices, spectra
-from geocont.ablations import datasets, probes, residual_mlp
+from geocont.ablations import datasets, probes, products, residual_mlp
 from geocont.ablations.experiment import SGD, Adam, Experiment, Initialization, Probes, Variant
+from geocont.ablations.slices import Slice, report
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -33,16 +33,11 @@ from geocont.events import (
     NetworkFinished,
     NetworkPlan,
     NetworkProgress,
-    Progress,
-    RunFinished,
     RunStarted,
 )
 
 # A slice of work: short enough for a stop or a pause to be prompt, long enough that changing networks costs nothing.
 _SLICE_SECONDS = 0.15
-_HEARTBEAT_SECONDS = 0.4
-_REPORT_SECONDS = 1.0
-_PAUSE_SECONDS = 0.5
 _EVALUATION_IMAGES = 1000
 _KEPT_DRAWS = 2
 # Streams of random numbers of one seed: parameters, probe directions, and one data order per epoch.
@@ -70,39 +65,84 @@ class _DeviceImages:
 
 
 def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
-    """Train every variant of `experiment` from every seed.
+    """Train every variant of `experiment` from every seed, in the thread that pulls.
 
     Yields RunStarted, then what happens, then RunFinished(status="done"). Each pull returns within half a second. Not
-    pulling pauses the training after the slices in hand; closing the generator ends it and its threads.
+    pulling pauses the training.
 
     Raises:
         InputError: the data or the device cannot be had, or the data does not suit the experiment.
         JobError: a training step failed.
     """
-    chosen = devices.resolve(device)
-    images = _load(experiment, chosen)
-    networks = [
-        _Network(variant, experiment.seed + index)
-        for index in range(experiment.seeds)
-        for variant in experiment.variants
-    ]
-    yield RunStarted(
-        name=experiment.name,
-        experiment=msgspec.json.decode(msgspec.json.encode(experiment)),
-        networks=tuple(
-            NetworkPlan(variant=network.variant.name, seed=network.seed, steps=network.variant.steps)
-            for network in networks
-        ),
-        device=devices.describe(chosen),
-        versions=_versions(),
-        time=time.time(),
-    )
-    yield Message(
-        level="info",
-        text=f"{len(networks)} networks, {len(images.train)} training images, {devices.describe(chosen)}",
-        time=time.time(),
-    )
-    yield from _Crew(_stacks(networks, images, experiment.probes, chosen), devices.worker_count(chosen)).run()
+    workshop = Workshop(experiment, device)
+    yield from workshop.introduction()
+    yield from report(workshop.slices(experiment.networks, threading.Event()))
+
+
+class Workshop:
+    """An experiment's data on a device, and the training of any of its networks there.
+
+    Raises:
+        InputError: as `train` does.
+    """
+
+    def __init__(self, experiment: Experiment, device: str) -> None:
+        self.device = devices.resolve(device)
+        self._experiment = experiment
+        self._images = _load(experiment, self.device)
+
+    def introduction(self) -> tuple[RunStarted, Message]:
+        """The first events of the run."""
+        experiment, described = self._experiment, devices.describe(self.device)
+        started = RunStarted(
+            name=experiment.name,
+            experiment=msgspec.json.decode(msgspec.json.encode(experiment)),
+            networks=tuple(
+                NetworkPlan(variant=variant.name, seed=seed, steps=variant.steps)
+                for variant, seed in experiment.networks
+            ),
+            device=described,
+            versions=_versions(),
+            time=time.time(),
+        )
+        text = f"{len(started.networks)} networks, {len(self._images.train)} training images, {described}"
+        return started, Message(level="info", text=text, time=time.time())
+
+    def slices(self, networks: Sequence[tuple[Variant, int]], stop: threading.Event) -> Iterator[Slice]:
+        """Train these networks (variant and seed), the least advanced stack first, until all are done or `stop`."""
+        waiting = _stacks(networks, self._images, self._experiment.probes, self.device)
+        while waiting and not stop.is_set():
+            stack = min(waiting, key=lambda candidate: candidate.progress)
+            before = (stack.training_seconds, stack.probe_seconds, stack.network_steps)
+            with _one_thread(self.device):
+                try:
+                    events = stack.advance(_SLICE_SECONDS, stop)
+                except Exception as error:
+                    _explain(error, stack)
+                    raise
+            yield Slice(
+                events=tuple(events),
+                positions=tuple(stack.positions()),
+                training_seconds=stack.training_seconds - before[0],
+                probe_seconds=stack.probe_seconds - before[1],
+                network_steps=stack.network_steps - before[2],
+            )
+            if not stack.networks:
+                waiting.remove(stack)
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU one core for each network: numbers do not depend on how many cores there are."""
+    if device.type != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _load(experiment: Experiment, device: torch.device) -> _DeviceImages:
@@ -147,13 +187,13 @@ def _draw(
 
 
 def _stacks(
-    networks: list[_Network], images: _DeviceImages, settings: Probes, device: torch.device
+    networks: Sequence[tuple[Variant, int]], images: _DeviceImages, settings: Probes, device: torch.device
 ) -> list["StackTraining"]:
     """One network a stack on a CPU, all of a shape in one stack elsewhere."""
     # Variants trained from one seed start from the same weights: what is known of them is found once.
     draw = functools.lru_cache(maxsize=_KEPT_DRAWS)(_draw)
     groups: dict[object, list[_Network]] = defaultdict(list)
-    for index, network in enumerate(networks):
+    for index, network in enumerate(_Network(variant, seed) for variant, seed in networks):
         shape = residual_mlp.shape_of(network.variant, images.train.shape[1], images.classes)
         groups[index if device.type == "cpu" else shape].append(network)
     return [StackTraining(group, images, settings, device, draw) for group in groups.values()]
@@ -192,7 +232,6 @@ class StackTraining:
         self.probe_seconds += time.perf_counter() - began
         flat = torch.stack([parameters for parameters, _ in drawn]).to(self._device)
         self._place(residual_mlp.blocks(flat, self.shape))
-        self._cumulative = torch.zeros_like(self._hidden)
         self._follower = probes.Follower(
             self._hidden.transpose(0, 1).to(self._probe_device, copy=True),
             spectra.concatenate([triplets for _, triplets in drawn], self._probe_device),
@@ -215,18 +254,21 @@ class StackTraining:
         """
         values = {name: value.clone() for name, value in parameters.items() if name != "hidden_weight"}
         self._hidden = parameters["hidden_weight"].transpose(0, 1).contiguous()
-        self._hidden_gradient = torch.zeros_like(self._hidden)
+        self._hidden_gradients = products.WeightGradients(
+            torch.zeros_like(self._hidden), torch.zeros_like(self._hidden)
+        )
         self._leaves = {name: _leaf(value, torch.zeros_like(value)) for name, value in values.items()}
-        self._hidden_leaves = [
-            _leaf(weight, gradient) for weight, gradient in zip(self._hidden, self._hidden_gradient, strict=True)
-        ]
         self._segments = residual_mlp.segments([network.variant for network in self.networks])
         self._optimizers = []
         start = 0
         for stop in range(1, len(self.networks) + 1):
             settings = self.networks[start].variant.optimizer
             if stop == len(self.networks) or self.networks[stop].variant.optimizer != settings:
-                rows = [_rows(leaf, start, stop) for leaf in (*self._leaves.values(), *self._hidden_leaves)]
+                rows = [_rows(leaf, leaf.grad, start, stop) for leaf in self._leaves.values()]
+                rows += [
+                    _rows(weight, gradient, start, stop)
+                    for weight, gradient in zip(self._hidden, self._hidden_gradients.values, strict=True)
+                ]
                 self._optimizers.append(_optimizer(settings, rows))
                 start = stop
 
@@ -238,7 +280,9 @@ class StackTraining:
     def _gradients(self) -> list[Tensor]:
         """All gradients, each [network, …]."""
         found = [leaf.grad for leaf in self._leaves.values()]
-        return [gradient for gradient in found if gradient is not None] + [self._hidden_gradient.transpose(0, 1)]
+        return [gradient for gradient in found if gradient is not None] + [
+            self._hidden_gradients.values.transpose(0, 1)
+        ]
 
     def _plan_probes(self) -> None:
         lengths = {network.variant.steps for network in self.networks}
@@ -282,15 +326,22 @@ class StackTraining:
 
     def _compute_gradients(self, probing: bool) -> None:
         """Forward and backward on the mini-batch of this step; the parameters stay."""
-        for gradient in self._gradients():
-            gradient.zero_()
+        for leaf in self._leaves.values():
+            if leaf.grad is not None:
+                leaf.grad.zero_()
+        # What is measured of a step is the sum before it.
+        self._hidden_gradients.adding = not probing
         rows = self._batch_rows()
         images = residual_mlp.standardize(self._images.train[rows], self._images.mean, self._images.std)
         labels = self._images.train_labels[rows]
         factors: list[Tensor] | None = [] if probing else None
-        logits = residual_mlp.forward(self._leaves, self._hidden_leaves, images, self._segments, factors)
+        logits = residual_mlp.forward(
+            self._leaves, self._hidden, images, self._segments, factors, self._hidden_gradients
+        )
         losses = residual_mlp.losses(logits, labels)
         losses.sum().backward()  # type: ignore[no-untyped-call]
+        self.probe_seconds += self._hidden_gradients.seconds
+        self._hidden_gradients.seconds = 0.0
         self._losses = losses.detach()
         self._diverged_at = torch.where(
             (self._diverged_at < 0) & ~self._losses.isfinite(), self.step, self._diverged_at
@@ -316,10 +367,11 @@ class StackTraining:
         return self._orders[:, batch * size : (batch + 1) * size]
 
     def _update(self) -> None:
-        """Add this step's gradient to the cumulative one, clip it where asked, and take the optimisers' step."""
-        began = time.perf_counter()
-        self._cumulative += self._hidden_gradient
-        self.probe_seconds += time.perf_counter() - began
+        """Clip the gradient where asked and take the optimisers' step."""
+        if not self._hidden_gradients.adding:
+            began = time.perf_counter()
+            self._hidden_gradients.totals += self._hidden_gradients.values
+            self.probe_seconds += time.perf_counter() - began
         if any(network.variant.optimizer.gradient_clip for network in self.networks):
             limits = [network.variant.optimizer.gradient_clip or math.inf for network in self.networks]
             norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in self._gradients()]).norm(dim=0)
@@ -339,8 +391,8 @@ class StackTraining:
         began = time.perf_counter()
         measurements = self._follower.measure(
             self._hidden.transpose(0, 1).to(self._probe_device),
-            self._hidden_gradient.transpose(0, 1).to(self._probe_device),
-            self._cumulative.transpose(0, 1).to(self._probe_device),
+            self._hidden_gradients.values.transpose(0, 1).to(self._probe_device),
+            self._hidden_gradients.totals.transpose(0, 1).to(self._probe_device),
             self._factors.to(self._probe_device),
             exact=any(self.step in self._exact[self.networks[row].variant.steps] for row in rows),
             rows=rows,
@@ -379,7 +431,7 @@ class StackTraining:
                 images = residual_mlp.standardize(self._images.test[part], self._images.mean, self._images.std)
                 images = images.expand(len(self.networks), *images.shape)
                 labels = self._images.test_labels[part].expand(len(self.networks), -1)
-                logits = residual_mlp.forward(self._leaves, self._hidden_leaves, images, self._segments)
+                logits = residual_mlp.forward(self._leaves, self._hidden, images, self._segments)
                 loss_sum += residual_mlp.losses(logits, labels) * labels.shape[1]
                 correct += (logits.argmax(-1) == labels).float().sum(1)
         losses, accuracies = (loss_sum / total).tolist(), (correct / total).tolist()
@@ -427,6 +479,7 @@ class StackTraining:
         ]
         parameters = {name: value[rows] for name, value in self._parameters().items()}
         gradients = [gradient[rows] for gradient in self._gradients()]
+        totals = self._hidden_gradients.totals[:, rows]
         self.networks = [self.networks[row] for row in rows]
         if not self.networks:
             self._release()
@@ -434,6 +487,7 @@ class StackTraining:
         self._place(parameters)
         for gradient, kept in zip(self._gradients(), gradients, strict=True):
             gradient.copy_(kept)
+        self._hidden_gradients.totals = totals
         remaining = iter([states[row] for row in rows])
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -444,7 +498,6 @@ class StackTraining:
                         name: torch.stack([part[name] for part in parts]) if value.ndim + 1 == parameter.ndim else value
                         for name, value in parts[0].items()
                     }
-        self._cumulative = self._cumulative[:, rows]
         self._orders = self._orders[rows]
         self._losses, self._diverged_at = self._losses[rows], self._diverged_at[rows]
         self._loss_sum, self._correct_sum = self._loss_sum[rows], self._correct_sum[rows]
@@ -469,8 +522,7 @@ class StackTraining:
 
     def _release(self) -> None:
         """Let go of everything large: the stack is empty."""
-        del self._hidden, self._hidden_gradient, self._leaves, self._hidden_leaves
-        del self._cumulative, self._follower, self._orders
+        del self._hidden, self._hidden_gradients, self._leaves, self._follower, self._orders
         self._optimizers = []
         self._losses = self._losses[:0]
 
@@ -481,10 +533,10 @@ def _leaf(value: Tensor, gradient: Tensor) -> Tensor:
     return leaf
 
 
-def _rows(leaf: Tensor, start: int, stop: int) -> torch.nn.Parameter:
-    """Some networks' part of a leaf as a parameter of its own that shares memory and gradient."""
-    parameter = torch.nn.Parameter(leaf.detach()[start:stop])
-    parameter.grad = None if leaf.grad is None else leaf.grad[start:stop]
+def _rows(value: Tensor, gradient: Tensor | None, start: int, stop: int) -> torch.nn.Parameter:
+    """Some networks' part of a parameter as one of its own that shares memory and gradient."""
+    parameter = torch.nn.Parameter(value.detach()[start:stop])
+    parameter.grad = None if gradient is None else gradient[start:stop]
     return parameter
 
 
@@ -515,161 +567,12 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class _Clock:
-    """Seconds since the start without pauses: a consumer that holds an event for longer than a moment has paused us."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._left = self._start
-        self._paused = 0.0
-
-    @property
-    def elapsed(self) -> float:
-        return time.perf_counter() - self._start - self._paused
-
-    def leave(self) -> None:
-        self._left = time.perf_counter()
-
-    def enter(self) -> None:
-        away = time.perf_counter() - self._left
-        if away > _PAUSE_SECONDS:
-            self._paused += away
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """What one slice of work did."""
-
-    events: list[Event]
-    positions: list[NetworkProgress]
-
-
-class _Crew:
-    """Worker threads that advance the stacks, the least advanced first, and hand over what happened."""
-
-    def __init__(self, stacks: list[StackTraining], workers: int) -> None:
-        self._stacks = stacks
-        self._waiting = list(stacks)
-        self._workers = min(workers, len(stacks))
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        # A short queue: when nobody pulls, the workers soon stand still.
-        self._results: queue.Queue[_Slice | BaseException | None] = queue.Queue(maxsize=self._workers)
-        self._rates: deque[tuple[float, int]] = deque(maxlen=16)
-
-    def run(self) -> Iterator[Event]:
-        """Yield the events of all stacks, a Progress about every second, and RunFinished at the end."""
-        threads_before = torch.get_num_threads()
-        threads = [
-            threading.Thread(target=self._work, name=f"training-{index}", daemon=True) for index in range(self._workers)
-        ]
-        clock = _Clock()
-        moved: dict[tuple[str, int], NetworkProgress] = {}
-        reported = 0.0
-        for thread in threads:
-            thread.start()
-        try:
-            working = len(threads)
-            while working:
-                pending: list[Event] = []
-                try:
-                    result = self._results.get(timeout=_HEARTBEAT_SECONDS)
-                except queue.Empty:
-                    pending = [self._progress({}, clock.elapsed)]
-                else:
-                    if isinstance(result, BaseException):
-                        raise result
-                    if result is None:
-                        working -= 1
-                        continue
-                    moved |= {(position.variant, position.seed): position for position in result.positions}
-                    for event in result.events:
-                        if isinstance(event, NetworkFinished | NetworkDiverged):
-                            moved.pop((event.variant, event.seed), None)
-                    pending = result.events
-                    if clock.elapsed - reported >= _REPORT_SECONDS:
-                        reported = clock.elapsed
-                        pending = [*pending, self._progress(moved, reported)]
-                        moved = {}
-                for event in pending:
-                    clock.leave()
-                    yield event
-                    clock.enter()
-            yield self._progress(moved, clock.elapsed)
-            yield RunFinished(
-                status="done",
-                time=time.time(),
-                elapsed=clock.elapsed,
-                training_seconds=self._sum("training_seconds"),
-                probe_seconds=self._sum("probe_seconds"),
-                network_steps=self._steps(),
-            )
-        finally:
-            self._stop.set()
-            for thread in threads:
-                thread.join()
-            torch.set_num_threads(threads_before)
-
-    def _work(self) -> None:
-        """One worker: take the least advanced stack, advance it, put it back."""
-        torch.set_num_threads(1)
-        result: _Slice | BaseException | None
-        while not self._stop.is_set():
-            with self._lock:
-                stack = min(self._waiting, key=lambda waiting: waiting.progress, default=None)
-                if stack is not None:
-                    self._waiting.remove(stack)
-            if stack is None:
-                break
-            try:
-                events = stack.advance(_SLICE_SECONDS, self._stop)
-                result = _Slice(events, stack.positions())
-            except BaseException as error:
-                # Raised again in the thread that pulls.
-                result = _explained(error, stack)
-            # Handed over before the stack is free again: else another worker could overtake, and events change order.
-            self._put(result)
-            if isinstance(result, BaseException):
-                return
-            if stack.networks:
-                with self._lock:
-                    self._waiting.append(stack)
-        self._put(None)
-
-    def _put(self, result: _Slice | BaseException | None) -> None:
-        while not self._stop.is_set():
-            try:
-                self._results.put(result, timeout=_HEARTBEAT_SECONDS)
-                return
-            except queue.Full:
-                continue
-
-    def _progress(self, moved: dict[tuple[str, int], NetworkProgress], elapsed: float) -> Progress:
-        steps = self._steps()
-        self._rates.append((elapsed, steps))
-        (earlier, steps_then), (now, steps_now) = self._rates[0], self._rates[-1]
-        training, probing = self._sum("training_seconds"), self._sum("probe_seconds")
-        return Progress(
-            networks=tuple(moved.values()),
-            elapsed=elapsed,
-            steps_per_second=(steps_now - steps_then) / (now - earlier) if now > earlier else None,
-            probe_share=probing / (training + probing) if training else None,
-        )
-
-    def _steps(self) -> int:
-        return sum(stack.network_steps for stack in self._stacks)
-
-    def _sum(self, name: str) -> float:
-        return float(sum(getattr(stack, name) for stack in self._stacks))
-
-
-def _explained(error: BaseException, stack: StackTraining) -> BaseException:
-    """Running out of memory as an error the user can act on; everything else as it is."""
+def _explain(error: Exception, stack: StackTraining) -> None:
+    """Raise running out of memory as an error the user can act on."""
     # On a CPU torch raises a plain RuntimeError, which only its words tell from others.
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
         names = ", ".join(sorted({network.variant.name for network in stack.networks}))
-        return JobError(
+        raise JobError(
             f"out of memory while training {names} at step {stack.step}",
             "lower width, depth or batch_size, train fewer seeds at once with --seeds, or use another --device",
-        )
-    return error
+        ) from error

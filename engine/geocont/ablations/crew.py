@@ -1,0 +1,240 @@
+"""Train an experiment in processes of its own: one for each core on a CPU, one for a GPU.
+
+Threads would take turns at Python's interpreter lock: two of them lost a fifth of the two cores, and a screen beside
+them waited for its turn. What a worker process says, it says in JSON lines (see `worker`); this side needs no torch.
+"""
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Literal, NoReturn
+
+import msgspec
+
+from geocont.ablations.experiment import Experiment, Variant
+from geocont.ablations.slices import Slice, report
+from geocont.errors import InputError, JobError
+from geocont.events import Event, Message, RunStarted
+
+_HEARTBEAT_SECONDS = 0.4
+_LEAVING_SECONDS = 2.0
+# So many slices a worker may be ahead of who pulls.
+AHEAD = 2
+_SHOWN_LINES = 3
+# -P: what lies in the working directory is not imported.
+_COMMAND = [sys.executable, "-P", "-m", "geocont.ablations.worker"]
+
+
+class Task(msgspec.Struct, frozen=True, tag=True):
+    """What a worker is begun with."""
+
+    experiment: Experiment
+    device: str
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A worker's first answer: data and device are there. `workers` is how many of them this device keeps busy."""
+
+    started: RunStarted
+    message: Message
+    workers: int
+
+
+class Share(msgspec.Struct, frozen=True, tag=True):
+    """Which networks a worker trains, by their place in `Experiment.networks`."""
+
+    networks: tuple[int, ...]
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """A slice of work."""
+
+    part: Slice
+
+
+class Failure(msgspec.Struct, frozen=True, tag=True):
+    """Why a worker ended early. `traceback` is set where it was a bug."""
+
+    kind: Literal["input", "job", "bug"]
+    problem: str
+    remedy: str = ""
+    traceback: str = ""
+
+
+class WorkerError(Exception):
+    """A bug in a training process; its cause holds the traceback of that process."""
+
+
+class _Remote(Exception):  # noqa: N818
+    """A traceback from another process, as text."""
+
+
+def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
+    """The events of `training.train`, from worker processes. Closing the generator ends them.
+
+    Raises:
+        InputError, JobError: as `training.train` does.
+        JobError: a worker was killed.
+        WorkerError: a worker failed in a way nobody expected.
+    """
+    task = Task(experiment, device)
+    inbox: _Inbox = queue.SimpleQueue()
+    # Only torch knows whether there is a GPU. Where there can be none, all workers begin at once.
+    several = device == "cpu" or (device == "auto" and not _may_have_gpu())
+    crew = [_Worker(task, inbox) for _ in range(min(_cores(), len(experiment.networks)) if several else 1)]
+    try:
+        _, ready = _receive(inbox, crew, None)
+        if not isinstance(ready, Ready):
+            raise WorkerError("a training process ended before it had begun")
+        yield ready.started
+        yield ready.message
+        wanted = min(ready.workers, len(experiment.networks))
+        crew += [_Worker(task, inbox) for _ in range(wanted - len(crew))]
+        working = crew[:wanted]
+        for worker in crew[wanted:]:
+            worker.leave()
+        for worker, networks in zip(working, shares(experiment.networks, wanted), strict=True):
+            worker.send(Share(networks))
+        yield from report(_slices(inbox, working))
+    finally:
+        for worker in crew:
+            worker.leave()
+        for worker in crew:
+            worker.wait()
+
+
+def shares(networks: Sequence[tuple[Variant, int]], count: int) -> list[tuple[int, ...]]:
+    """Deal out networks, by their place, so that all shares take about the same time: the longest first."""
+
+    def work(place: int) -> int:
+        variant, _ = networks[place]
+        return variant.steps * variant.batch_size * variant.depth * variant.width**2
+
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for place in sorted(range(len(networks)), key=work, reverse=True):
+        least = loads.index(min(loads))
+        dealt[least].append(place)
+        loads[least] += work(place)
+    return [tuple(sorted(share)) for share in dealt]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _may_have_gpu() -> bool:
+    drivers = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvmap")
+    return sys.platform in ("darwin", "win32") or any(Path(driver).exists() for driver in drivers)
+
+
+class _Worker:
+    """A training process and the thread that listens to it."""
+
+    def __init__(self, task: Task, inbox: "_Inbox") -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        # A group of its own: Ctrl-C is for this side alone.
+        self.process = subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            process_group=0 if os.name == "posix" else None,
+        )
+        threading.Thread(target=self._listen, args=(inbox,), name="training-listener", daemon=True).start()
+        self.send(task)
+
+    def _listen(self, inbox: "_Inbox") -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                inbox.put((self, line))
+        inbox.put((self, b""))
+
+    def send(self, message: Task | Share | None) -> None:
+        """A message; None says that a slice has been taken."""
+        assert self.process.stdin is not None
+        # A worker that has gone is noticed where its answers end.
+        with suppress(OSError, ValueError):
+            self.process.stdin.write((b"" if message is None else msgspec.json.encode(message)) + b"\n")
+            self.process.stdin.flush()
+
+    def leave(self) -> None:
+        """Ask the process to end."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait for the end of the process, and bring it about if it does not come."""
+        try:
+            self.process.wait(_LEAVING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._errors.close()
+
+    def death(self) -> JobError:
+        """Why the process ended without a word."""
+        code = self.process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        why = f": {' / '.join(said)}" if said else ""
+        return JobError(
+            f"a training process {how}{why}",
+            "if the machine ran out of memory: lower width, depth or batch_size, or run fewer seeds with --seeds",
+        )
+
+
+_Answer = Ready | Done | Failure
+_Inbox = queue.SimpleQueue[tuple[_Worker, bytes]]
+
+
+def _receive(inbox: _Inbox, crew: list[_Worker], timeout: float | None) -> tuple[_Worker, _Answer | None]:
+    """The next answer of one of the crew, None when it has ended in order. Raises what ended it otherwise."""
+    while True:
+        worker, line = inbox.get(timeout=timeout)
+        if worker not in crew:
+            continue
+        if not line:
+            if worker.process.wait() == 0:
+                return worker, None
+            raise worker.death()
+        answer = msgspec.json.decode(line, type=_Answer)
+        if isinstance(answer, Failure):
+            _raise(answer)
+        return worker, answer
+
+
+def _raise(failure: Failure) -> NoReturn:
+    match failure.kind:
+        case "input":
+            raise InputError(failure.problem, failure.remedy)
+        case "job":
+            raise JobError(failure.problem, failure.remedy)
+        case "bug":
+            raise WorkerError(failure.problem) from _Remote(f"\n{failure.traceback}")
+
+
+def _slices(inbox: _Inbox, crew: list[_Worker]) -> Iterator[Slice | None]:
+    """What the crew does until all of it has ended; None where nothing has come for a while."""
+    working = set(crew)
+    while working:
+        try:
+            worker, answer = _receive(inbox, crew, _HEARTBEAT_SECONDS)
+        except queue.Empty:
+            yield None
+            continue
+        match answer:
+            case None:
+                working.discard(worker)
+            case Done(part):
+                worker.send(None)
+                yield part

@@ -1,0 +1,71 @@
+"""A process that trains its share of an experiment's networks for `crew`: `python -m geocont.ablations.worker`.
+
+It talks in JSON lines. In: a Task, a Share, then one empty line for each slice of work that has been taken; where the
+input ends, because who began it has closed it or is gone, the process ends. Out: a Ready, then a Done for each slice
+until all is trained, or a Failure.
+"""
+
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+
+import msgspec
+
+from geocont.ablations import crew
+from geocont.errors import GeocontError, InputError
+
+
+def main() -> None:
+    """Work until done, told to leave, or alone. The exit code is 0 unless the process is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.dup(1)
+    # Whatever a library prints does not get among the answers.
+    os.dup2(2, 1)
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    try:
+        _work(lines, answers)
+    except GeocontError as error:
+        kind = "input" if isinstance(error, InputError) else "job"
+        _answer(answers, crew.Failure(kind=kind, problem=str(error), remedy=error.remedy))  # type: ignore[arg-type]
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        _answer(answers, crew.Failure(kind="bug", problem=problem, traceback=traceback.format_exc()))
+    # Nothing is left to be done; tearing torch down takes longer than anybody should wait.
+    os._exit(0)
+
+
+def _listen(lines: "queue.SimpleQueue[bytes]") -> None:
+    for line in sys.stdin.buffer:
+        lines.put(line)
+    os._exit(0)
+
+
+def _answer(answers: int, answer: crew.Ready | crew.Done | crew.Failure) -> None:
+    rest = memoryview(msgspec.json.encode(answer) + b"\n")
+    while rest:
+        rest = rest[os.write(answers, rest) :]
+
+
+def _work(lines: "queue.SimpleQueue[bytes]", answers: int) -> None:
+    task = msgspec.json.decode(lines.get(), type=crew.Task)
+    # Here, so that the process listens while torch is loaded.
+    from geocont import devices
+    from geocont.ablations.training import Workshop
+
+    workshop = Workshop(task.experiment, task.device)
+    started, message = workshop.introduction()
+    _answer(answers, crew.Ready(started, message, devices.worker_count(workshop.device)))
+    share = msgspec.json.decode(lines.get(), type=crew.Share)
+    networks = [task.experiment.networks[place] for place in share.networks]
+    for count, part in enumerate(workshop.slices(networks, threading.Event())):
+        if count >= crew.AHEAD:
+            lines.get()
+        _answer(answers, crew.Done(part))
+
+
+if __name__ == "__main__":
+    main()
