@@ -225,8 +225,9 @@ class AnalysisProgress(_Event, frozen=True, kw_only=True):
 class MatrixMeasured(_Event, frozen=True, kw_only=True):
     """The leading singular values of one projection of one layer and its |cos| with every layer measured before.
 
-    `gap` is σ1/σ2 − 1. The error bounds are sines of angles. `v1_cosines` and `u1_cosines` run along `others`, layers
-    of the same stack and projection; None where a v1 is not unique or the shapes differ.
+    `gap` is σ1/σ2 − 1; None where it is infinite or does not exist. The error bounds are sines of angles. `v1_cosines`
+    and `u1_cosines` run along `others`, layers of the same stack and projection; None where a v1 is not unique or the
+    shapes differ. `same_as` is an earlier layer that holds the same numbers.
     """
 
     stack: str
@@ -241,6 +242,7 @@ class MatrixMeasured(_Event, frozen=True, kw_only=True):
     status: Status
     note: str = ""
     cached: bool = False
+    same_as: int | None = None
     others: tuple[int, ...] = ()
     v1_cosines: tuple[float | None, ...] = ()
     u1_cosines: tuple[float | None, ...] = ()

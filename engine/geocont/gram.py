@@ -41,12 +41,12 @@ class Gram:
 def exact(matrix: Float[Tensor, "m n"], side: Side) -> Gram:
     """The Gram matrix of one side, computed in float32 from any float type.
 
-    Where it would be larger than `matrix`, that one is kept instead, and its memory must not change.
+    Where it would be larger than `matrix`, a copy of that one is kept instead.
     """
     rows = matrix if side == "v" else matrix.mT
     dimension = rows.shape[1]
     if rows.shape[0] < dimension:
-        return Gram(dimension, sum(_square_sum(block) for block in _blocks(rows, _ROWS)), factor=rows)
+        return Gram(dimension, sum(_square_sum(block) for block in _blocks(rows, _ROWS)), factor=rows.clone())
     total = torch.zeros(dimension, dimension, device=matrix.device)
     for block in _blocks(rows, _LARGE_ROWS):
         total.addmm_(block.mT, block)
@@ -97,7 +97,7 @@ def probes(dimension: int, count: int = PROBES) -> Float[Tensor, "b d"]:
 
 
 def probe(
-    matrix: Float[Tensor, "m n"], signs: Float[Tensor, "b d"], side: Side, frobenius: float
+    matrix: Float[Tensor, "m n"], side: Side, signs: Float[Tensor, "b d"], frobenius: float
 ) -> Float[Tensor, "b d"]:
     """A z/tr A for each probe z, with A = WᵀW (side v) or W Wᵀ (side u), without ever forming A.
 

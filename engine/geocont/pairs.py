@@ -38,9 +38,11 @@ def status(plan: MatrixPlan, measured: MatrixMeasured | None) -> Status:
     return plan.status if measured is None else worst(plan.status, measured.status)
 
 
-def is_shared(first: MatrixPlan, second: MatrixPlan) -> bool:
-    """Whether two layers are one and the same tensor of the checkpoint."""
-    return first.tensors == second.tensors and first.rule == second.rule
+def is_shared(first: MatrixMeasured | None, second: MatrixMeasured | None) -> bool:
+    """Whether two layers hold the same numbers, under whatever names."""
+    if first is None or second is None:
+        return False
+    return _original(first) == _original(second)
 
 
 def has_cosines(first: Status, second: Status) -> bool:
@@ -55,7 +57,6 @@ def pair(
     measured_b: MatrixMeasured | None,
     *,
     adjacent: bool = False,
-    shared: bool = False,
 ) -> PairMeasured:
     """Two layers of one stack and projection with their cosines, without what needs more than v1 and u1.
 
@@ -63,7 +64,6 @@ def pair(
         plan_a, plan_b: the two layers as planned, the earlier one first.
         measured_a, measured_b: as measured; None where a layer is refused or not measured yet.
         adjacent: they are consecutive layers among those that have the projection: a gap between them is said.
-        shared: they hold the same numbers, under whatever names.
     """
     statuses = [status(plan_a, measured_a), status(plan_b, measured_b)]
     reasons = [
@@ -81,7 +81,7 @@ def pair(
     if u_dim is None:
         reasons.append(f"u n/a ({plan_a.rows} vs {plan_b.rows})")
         statuses += ["shape_mismatch"] * _is_needed("u", plan_a, v_dim is None)
-    if shared or is_shared(plan_a, plan_b):
+    if is_shared(measured_a, measured_b):
         reasons.append("both layers hold the same weights")
         statuses.append("shared")
     if adjacent and plan_b.layer - plan_a.layer > 1:
@@ -104,6 +104,10 @@ def pair(
         status=worst(*statuses),
         note="; ".join(reasons),
     )
+
+
+def _original(measured: MatrixMeasured) -> int:
+    return measured.layer if measured.same_as is None else measured.same_as
 
 
 def _is_needed(side: Literal["v", "u"], plan: MatrixPlan, other_differs: bool) -> bool:

@@ -103,6 +103,11 @@ def load(name: str, kind: type[_Result], where: Path | None = None) -> _Result |
         return None
 
 
+def exists(name: str, where: Path | None = None) -> bool:
+    """Whether there is a result of this name, sound or not."""
+    return _path(name, where).is_file()
+
+
 def store(name: str, result: MatrixResult | PairResult, where: Path | None = None) -> None:
     """Keep a result under its name: whole, synced, or not at all.
 

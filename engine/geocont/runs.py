@@ -1,4 +1,6 @@
-"""A run on disk: a folder with the resolved experiment (experiment.toml) and the journal of its events (events.jsonl).
+"""A run on disk: a folder with what was asked for and the journal of its events (events.jsonl).
+
+What was asked for is the resolved experiment (experiment.toml) or the parameters of an analysis (analysis.toml).
 
 The journal is written as the run goes, each event handed to the operating system before anybody sees it, so that what
 was shown can be read again. A torn last line (a crash, a power cut) is dropped when reading; what is before it counts.
@@ -10,8 +12,9 @@ import re
 import secrets
 import string
 import threading
+import tomllib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from os import fstat, fsync
@@ -29,7 +32,10 @@ from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
 from geocont.events import (
     JOURNAL_VERSION,
+    AnalysisProgress,
+    AnalysisStarted,
     Event,
+    MatrixMeasured,
     NetworkDiverged,
     NetworkFinished,
     Probe,
@@ -39,6 +45,7 @@ from geocont.events import (
 )
 
 _EXPERIMENT = "experiment.toml"
+_ANALYSIS = "analysis.toml"
 _JOURNAL = "events.jsonl"
 _ERROR_LOG = "error.log"
 _LETTERS = string.ascii_lowercase + string.digits
@@ -62,7 +69,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is what the journal says: "interrupted" when it has no end, whether or not a process still writes it.
     `started` is in seconds since the epoch, `size` in bytes over all files of the folder. `headline` counts the
-    networks; `reason` says why the run failed or cannot be read.
+    networks, or the layers and matrices of an analysis (whose `name` is the model, whose steps are matrices); `reason`
+    says why the run failed or cannot be read.
     """
 
     folder: str
@@ -79,7 +87,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fraction(self) -> float | None:
-        """Part of the planned network-steps that is done, 0…1. Networks that diverged leave it below 1."""
+        """Part of the planned network-steps or matrices that is done, 0…1. Networks that diverged leave it below 1."""
         if self.steps_done is None or not self.steps_planned:
             return None
         return self.steps_done / self.steps_planned
@@ -102,16 +110,56 @@ def create_run_folder(experiment: Experiment, parent: Path | None = None) -> Pat
     Raises:
         JobError: the folder or the file cannot be written.
     """
+    return _create(experiment.name, _EXPERIMENT, msgspec.to_builtins(experiment), parent)
+
+
+def create_analysis_folder(model: str, parameters: Mapping[str, Any], parent: Path | None = None) -> Path:
+    """Make a folder for an analysis and write analysis.toml, from which `read_analysis` gives equal parameters.
+
+    The name is local time, the last part of the model's name and four random characters.
+
+    Args:
+        model: as the user typed it.
+        parameters: the arguments of `analysis.analyze`, as in AnalysisStarted. None and what is left out are the same.
+        parent: the folder to make it in; made if missing. Default: `runs_folder()`.
+
+    Raises:
+        JobError: the folder or the file cannot be written.
+    """
+    parts = [part for part in re.split(r"[/\\]+", model) if part.strip(". ")]
+    return _create(parts[-1] if parts else "model", _ANALYSIS, parameters, parent)
+
+
+def read_analysis(folder: Path) -> dict[str, Any]:
+    """The parameters of an analysis, from analysis.toml.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    path = folder / _ANALYSIS
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder} is not the run of an analysis: it has no {_ANALYSIS}", "give the folder of one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}", "start the analysis again") from None
+
+
+def _create(name: str, file_name: str, content: Mapping[str, Any], parent: Path | None) -> Path:
     parent = runs_folder() if parent is None else parent
-    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "-", experiment.name).strip("-.") or "run"
+    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-.")[:100] or "run"
     stamp = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
     suffix = "".join(secrets.choice(_LETTERS) for _ in range(4))
     folder = parent / f"{stamp}_{safe_name}_{suffix}"
     try:
         folder.mkdir(parents=True)
         try:
-            with atomic_file(folder / _EXPERIMENT) as file:
-                tomli_w.dump(_without_none(msgspec.to_builtins(experiment)), file)
+            with atomic_file(folder / file_name) as file:
+                tomli_w.dump(_without_none(dict(content)), file)
         except OSError:
             folder.rmdir()
             raise
@@ -174,7 +222,7 @@ class Recording(Iterator[Event]):
             except (KeyboardInterrupt, SystemExit):
                 self.stop()
                 raise
-            if isinstance(event, Progress):
+            if isinstance(event, (Progress, AnalysisProgress)):
                 self._elapsed = event.elapsed
             return event
 
@@ -362,7 +410,7 @@ def find_run(name_or_path: str, parent: Path | None = None) -> Path:
         raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
     if is_something_else:
         raise InputError(
-            f"{path} is not a run: it holds neither {_JOURNAL} nor {_EXPERIMENT}", "give the folder of a run"
+            f"{path} is not a run: it holds none of {_JOURNAL}, {_EXPERIMENT}, {_ANALYSIS}", "give the folder of a run"
         )
     names = [folder.name for folder in _run_folders(parent)]
     parent = runs_folder() if parent is None else parent
@@ -389,8 +437,10 @@ class _Header(msgspec.Struct):
 
 def _check_version(path: Path, line: bytes) -> None:
     header = msgspec.json.decode(line, type=_Header)
-    if header.event != "RunStarted":
-        raise InputError(f"{path} does not begin with RunStarted but {header.event}", "give the folder of a run")
+    if header.event not in ("RunStarted", "AnalysisStarted"):
+        raise InputError(
+            f"{path} does not begin with RunStarted or AnalysisStarted but {header.event}", "give the folder of a run"
+        )
     if header.version > JOURNAL_VERSION:
         raise InputError(
             f"{path} was written by a newer geocont-tui (journal version {header.version}, this one reads "
@@ -413,16 +463,14 @@ def _run_folders(parent: Path | None) -> list[Path]:
 
 def _is_run(folder: Path) -> bool:
     try:
-        return (folder / _JOURNAL).exists() or (folder / _EXPERIMENT).exists()
+        return any((folder / name).exists() for name in (_JOURNAL, _EXPERIMENT, _ANALYSIS))
     except PermissionError:
         # It may well be one, so it is listed, as unreadable.
         return True
 
 
 def _summarize(folder: Path) -> RunSummary:
-    started: RunStarted | None = None
-    steps: dict[tuple[str, int], int] = {}
-    diverged = 0
+    progress: _Networks | _Matrices | None = None
     state: State = "interrupted"
     reason: str | None = None
     try:
@@ -430,37 +478,83 @@ def _summarize(folder: Path) -> RunSummary:
             for event in read_events(folder):
                 match event:
                     case RunStarted():
-                        started = event
-                    case Progress(networks=networks):
-                        for network in networks:
-                            key = (network.variant, network.seed)
-                            steps[key] = max(network.step, steps.get(key, 0))
-                    case NetworkFinished() | NetworkDiverged() | Probe():
-                        steps[event.variant, event.seed] = event.step
-                        diverged += isinstance(event, NetworkDiverged)
+                        progress = _Networks(event)
+                    case AnalysisStarted():
+                        progress = _Matrices(event)
                     case RunFinished():
                         state, reason = event.status, event.problem
+                    case _ if progress is not None:
+                        progress.add(event)
     except (InputError, PermissionError) as error:
         state, reason = "unreadable", str(error)
-    headline = None
-    if started is not None:
-        variants = len({network.variant for network in started.networks})
-        headline = f"variants: {variants}, networks: {len(started.networks)}"
-        if diverged:
-            headline += f", diverged: {diverged}"
     return RunSummary(
         folder=folder.name,
         path=str(folder),
-        kind=started.kind if started else None,
-        name=started.name if started else None,
+        kind=progress.started.kind if progress else None,
+        name=progress.name if progress else None,
         state=state,
-        started=started.time if started else None,
-        steps_done=sum(steps.values()) if started else None,
-        steps_planned=sum(network.steps for network in started.networks) if started else None,
+        started=progress.started.time if progress else None,
+        steps_done=progress.done if progress else None,
+        steps_planned=progress.planned if progress else None,
         size=_size(folder),
-        headline=headline,
+        headline=progress.headline if progress else None,
         reason=reason,
     )
+
+
+class _Networks:
+    """How far the networks of an ablation are: steps over all of them."""
+
+    def __init__(self, started: RunStarted) -> None:
+        self.started = started
+        self.name = started.name
+        self.planned = sum(network.steps for network in started.networks)
+        self._steps: dict[tuple[str, int], int] = {}
+        self._diverged = 0
+
+    @property
+    def done(self) -> int:
+        return sum(self._steps.values())
+
+    @property
+    def headline(self) -> str:
+        variants = len({network.variant for network in self.started.networks})
+        diverged = f", diverged: {self._diverged}" if self._diverged else ""
+        return f"variants: {variants}, networks: {len(self.started.networks)}{diverged}"
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Progress(networks=networks):
+                for network in networks:
+                    key = (network.variant, network.seed)
+                    self._steps[key] = max(network.step, self._steps.get(key, 0))
+            case NetworkFinished() | NetworkDiverged() | Probe():
+                self._steps[event.variant, event.seed] = event.step
+                self._diverged += isinstance(event, NetworkDiverged)
+
+
+class _Matrices:
+    """How far an analysis is: matrices measured, kept from before, or refused."""
+
+    def __init__(self, started: AnalysisStarted) -> None:
+        self.started = started
+        self.name = started.model
+        self.planned = len(started.matrices)
+        self.done = 0
+        self._measured = 0
+
+    @property
+    def headline(self) -> str:
+        layers = len({(plan.stack, plan.layer) for plan in self.started.matrices})
+        return f"layers: {layers}, matrices: {self.planned}"
+
+    def add(self, event: Event) -> None:
+        match event:
+            case AnalysisProgress():
+                self.done = event.matrices
+            case MatrixMeasured():
+                self._measured += 1
+                self.done = max(self.done, self._measured)
 
 
 def _size(folder: Path) -> int:

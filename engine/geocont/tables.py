@@ -10,17 +10,22 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, combinations, zip_longest
 from pathlib import Path
 
 import msgspec
 
+from geocont import pairs
 from geocont.atomic import atomic_file
 from geocont.errors import InputError
 from geocont.events import (
+    AnalysisStarted,
     Event,
+    MatrixMeasured,
+    MatrixPlan,
     NetworkDiverged,
     NetworkFinished,
+    PairMeasured,
     Probe,
     Progress,
     RunFinished,
@@ -94,6 +99,65 @@ NETWORKS = {
 """Columns of the networks table: a row per network. status: finished, diverged, unfinished; note: why, in words."""
 
 
+PAIRS = {
+    "model": str,
+    "revision": str,
+    "stack": str,
+    "projection": str,
+    "layer_a": int,
+    "layer_b": int,
+    "v1_cosine": float,
+    "u1_cosine": float,
+    "v_dim": int,
+    "u_dim": int,
+    "v1_chance": float,
+    "u1_chance": float,
+    "residual_side": str,
+    "v_gram": float,
+    "u_gram": float,
+    "v_weighted": float,
+    "u_weighted": float,
+    "v_overlap": float,
+    "u_overlap": float,
+    "v_error_bound": float,
+    "u_error_bound": float,
+    "status": str,
+    "note": str,
+    "adjacent": str,
+    "v_gram_error": float,
+    "u_gram_error": float,
+    "weighted_share": float,
+    "overlap_k": int,
+}
+"""Columns of the pairs table: a row per two layers of a stack that have the projection.
+
+`adjacent` is yes or no; what follows the cosines is measured of adjacent layers only. The overlaps are those of the
+leading `overlap_k` vectors. residual_side: v, u, both (unknown orientation) or none.
+"""
+
+MATRICES = {
+    "model": str,
+    "revision": str,
+    "stack": str,
+    "projection": str,
+    "layer": int,
+    "tensor": str,
+    "rows": int,
+    "cols": int,
+    "dtype": str,
+    "sigma1": float,
+    "sigma2": float,
+    "gap": float,
+    "stable_rank": float,
+    "frobenius": float,
+    "v1_error_bound": float,
+    "status": str,
+    "note": str,
+    "u1_error_bound": float,
+}
+"""Columns of the matrices table: a row per planned matrix, those not measured too. gap: σ1/σ2 − 1."""
+
+
 @dataclass(frozen=True)
 class Table:
     """`columns` maps each column to its type; each row has one value per column, None for what does not exist."""
@@ -115,16 +179,36 @@ class Tables:
         return iter((self.training, self.training_pairs, self.networks))
 
 
-def tables(events: Iterable[Event]) -> Tables:
-    """Fold the events of a run into its tables, in one pass, rows in the order of the events.
+@dataclass(frozen=True)
+class AnalysisTables:
+    """The tables of one analysis."""
+
+    pairs: Table
+    matrices: Table
+
+    def __iter__(self) -> Iterator[Table]:
+        return iter((self.pairs, self.matrices))
+
+
+def tables(events: Iterable[Event]) -> Tables | AnalysisTables:
+    """Fold the events of a run into its tables, in one pass; which ones says the first event.
 
     Errors raised by `events` (a damaged journal) pass through.
     """
+    coming = iter(events)
+    first = next(coming, None)
+    if isinstance(first, AnalysisStarted):
+        return _analysis_tables(first, coming)
+    return _ablation_tables(coming if first is None else chain([first], coming))
+
+
+def _ablation_tables(events: Iterable[Event]) -> Tables:
+    """Rows in the order of the events."""
     experiment = ""
     training: list[tuple[Value, ...]] = []
     pairs: list[tuple[Value, ...]] = []
     networks: dict[tuple[str, int], _Network] = {}
-    end = "the journal ends before the run does"
+    end = _end(None)
 
     def network(variant: str, seed: int) -> "_Network":
         return networks.setdefault((variant, seed), _Network())
@@ -150,7 +234,7 @@ def tables(events: Iterable[Event]) -> Tables:
                 diverged = network(event.variant, event.seed)
                 diverged.status, diverged.steps, diverged.note = "diverged", event.step, event.reason
             case RunFinished():
-                end = f"the run {event.status}: {event.problem}" if event.problem else f"the run was {event.status}"
+                end = _end(event)
     network_rows: list[tuple[Value, ...]] = [
         (
             experiment,
@@ -172,6 +256,38 @@ def tables(events: Iterable[Event]) -> Tables:
     )
 
 
+def _analysis_tables(started: AnalysisStarted, events: Iterable[Event]) -> AnalysisTables:
+    """Rows in the order of the plan: stack by stack, projection by projection, layer by layer."""
+    measured: dict[tuple[str, str, int], MatrixMeasured] = {}
+    compared: dict[tuple[str, str, int, int], PairMeasured] = {}
+    end: RunFinished | None = None
+    for event in events:
+        match event:
+            case MatrixMeasured():
+                measured[event.stack, event.projection, event.layer] = event
+            case PairMeasured():
+                compared[event.stack, event.projection, event.layer_a, event.layer_b] = event
+            case RunFinished():
+                end = event
+    rows: dict[tuple[str, str], list[MatrixPlan]] = {}
+    for plan in started.matrices:
+        rows.setdefault((plan.stack, plan.projection), []).append(plan)
+    missing = "not measured: " + _end(end)
+    matrix_rows: list[tuple[Value, ...]] = []
+    pair_rows: list[tuple[Value, ...]] = []
+    for name, plans in rows.items():
+        plans.sort(key=lambda plan: plan.layer)
+        for plan in plans:
+            matrix_rows.append(_matrix_row(started, plan, measured.get((*name, plan.layer)), missing))
+        for (number, first), (other, second) in combinations(enumerate(plans), 2):
+            ends = [measured.get((*name, plan.layer)) for plan in (first, second)]
+            pair = compared.get((*name, first.layer, second.layer)) or pairs.pair(first, second, *ends)
+            if any(plan.status == "ok" and one is None for plan, one in zip((first, second), ends, strict=True)):
+                pair = msgspec.structs.replace(pair, note="; ".join(filter(None, (pair.note, missing))))
+            pair_rows.append(_layer_pair_row(started, pair, adjacent=other == number + 1))
+    return AnalysisTables(Table("pairs", PAIRS, pair_rows), Table("matrices", MATRICES, matrix_rows))
+
+
 def check_target(target: Path, suffix: str) -> None:
     """See that tables can be written to `target`, and make the folder they need, before a long job relies on it.
 
@@ -182,7 +298,7 @@ def check_target(target: Path, suffix: str) -> None:
     Raises:
         InputError: nothing can be written there.
     """
-    folder = _files(target, suffix)[0].parent
+    folder = _files(target, suffix, [target.stem])[0].parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_writable = os.access(target if _is_device(target) else folder, os.W_OK)
@@ -192,16 +308,17 @@ def check_target(target: Path, suffix: str) -> None:
         raise InputError(f"{target} cannot be written: {folder} is not writable", _CHOOSE_ANOTHER)
 
 
-def write_csv(tables: Tables, target: Path) -> list[Path]:
-    """Write training.csv, training_pairs.csv and networks.csv into the folder `target`, made if missing.
+def write_csv(tables: Iterable[Table], target: Path) -> list[Path]:
+    """Write a file per table (training.csv, training_pairs.csv, …; pairs.csv, matrices.csv) into the folder `target`.
 
-    A `target` that ends in .csv gets the training table alone. UTF-8, one header line, floats as repr gives them, empty
-    for what does not exist. Returns the files written.
+    The folder is made if missing. A `target` that ends in .csv gets the first table alone. UTF-8, one header line,
+    floats as repr gives them, empty for what does not exist. Returns the files written.
 
     Raises:
         InputError: the target cannot be written. A file that was there before is then unchanged.
     """
-    files = _files(target, ".csv")
+    tables = list(tables)
+    files = _files(target, ".csv", [table.name for table in tables])
     for table, path in zip(tables, files, strict=False):
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
@@ -211,22 +328,22 @@ def write_csv(tables: Tables, target: Path) -> list[Path]:
     return files
 
 
-def write_json(tables: Tables, target: Path) -> list[Path]:
-    """Write one object, {"training": [{column: value, …}, …], "training_pairs": […], "networks": […]}, into a file.
+def write_json(tables: Iterable[Table], target: Path) -> list[Path]:
+    """Write one object with a list per table, {"training": [{column: value, …}, …], …}, into a file.
 
     Raises:
         InputError: the target cannot be written. A file that was there before is then unchanged.
     """
-    files = _files(target, ".json")
+    files = _files(target, ".json", [])
     rows = {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}
     _write(files[0], msgspec.json.encode(rows) + b"\n")
     return files
 
 
-def write_parquet(tables: Tables, target: Path) -> list[Path]:
+def write_parquet(tables: Iterable[Table], target: Path) -> list[Path]:
     """As `write_csv`, in Parquet: string, int64 and double columns, null for what does not exist.
 
-    A `target` that ends in .parquet gets the training table alone.
+    A `target` that ends in .parquet gets the first table alone.
 
     Raises:
         InputError: the target cannot be written. A file that was there before is then unchanged.
@@ -235,7 +352,8 @@ def write_parquet(tables: Tables, target: Path) -> list[Path]:
     import pyarrow.parquet
 
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
-    files = _files(target, ".parquet")
+    tables = list(tables)
+    files = _files(target, ".parquet", [table.name for table in tables])
     for table, path in zip(tables, files, strict=False):
         values = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
         columns = [
@@ -245,6 +363,74 @@ def write_parquet(tables: Tables, target: Path) -> list[Path]:
         pyarrow.parquet.write_table(pyarrow.table(columns, names=list(table.columns)), content)
         _write(path, content.getvalue().to_pybytes())
     return files
+
+
+def _end(event: RunFinished | None) -> str:
+    if event is None:
+        return "the journal ends before the run does"
+    return f"the run {event.status}: {event.problem}" if event.problem else f"the run was {event.status}"
+
+
+def _matrix_row(
+    started: AnalysisStarted, plan: MatrixPlan, measured: MatrixMeasured | None, missing: str
+) -> tuple[Value, ...]:
+    sigma = measured.singular_values if measured else ()
+    notes = [plan.note, measured.note if measured else missing if plan.status == "ok" else ""]
+    if measured and measured.same_as is not None:
+        notes.append(f"the same weights as layer {measured.same_as}")
+    return (
+        started.model,
+        started.revision,
+        plan.stack,
+        plan.projection,
+        plan.layer,
+        " ".join(plan.tensors),
+        plan.rows,
+        plan.cols,
+        plan.dtype,
+        _finite(sigma[0]) if sigma else None,
+        _finite(sigma[1]) if len(sigma) > 1 else None,
+        _finite(measured.gap) if measured else None,
+        _finite(measured.stable_rank) if measured else None,
+        _finite(measured.frobenius) if measured else None,
+        _finite(measured.v1_error_bound) if measured else None,
+        pairs.status(plan, measured),
+        "; ".join(filter(None, notes)) or None,
+        _finite(measured.u1_error_bound) if measured else None,
+    )
+
+
+def _layer_pair_row(started: AnalysisStarted, pair: PairMeasured, adjacent: bool) -> tuple[Value, ...]:
+    return (
+        started.model,
+        started.revision,
+        pair.stack,
+        pair.projection,
+        pair.layer_a,
+        pair.layer_b,
+        _finite(pair.v1_cosine),
+        _finite(pair.u1_cosine),
+        pair.v_dim,
+        pair.u_dim,
+        _finite(pair.v1_chance),
+        _finite(pair.u1_chance),
+        pair.residual_side,
+        _finite(pair.v_gram),
+        _finite(pair.u_gram),
+        _finite(pair.v_weighted),
+        _finite(pair.u_weighted),
+        _finite(pair.v_overlap[-1]) if pair.v_overlap else None,
+        _finite(pair.u_overlap[-1]) if pair.u_overlap else None,
+        _finite(pair.v_error_bound),
+        _finite(pair.u_error_bound),
+        pair.status,
+        pair.note or None,
+        "yes" if adjacent else "no",
+        _finite(pair.v_gram_error),
+        _finite(pair.u_gram_error),
+        _finite(pair.weighted_share),
+        max(len(pair.v_overlap), len(pair.u_overlap)) or None,
+    )
 
 
 @dataclass
@@ -303,8 +489,8 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _files(target: Path, suffix: str) -> list[Path]:
-    """The files that `target` stands for: itself for the training table alone (or for JSON), or three in a folder."""
+def _files(target: Path, suffix: str, names: Iterable[str]) -> list[Path]:
+    """The files that `target` stands for: itself for the first table alone (or for JSON), or one a name in a folder."""
     try:
         is_folder = target.is_dir()
         if suffix == ".json":
@@ -316,11 +502,11 @@ def _files(target: Path, suffix: str) -> list[Path]:
         if target.exists() and not is_folder:
             raise InputError(
                 f"{target} is a file whose name does not end in {suffix}",
-                f"give a folder for all tables, or a file name ending in {suffix} for the training table alone",
+                f"give a folder for all tables, or a file name ending in {suffix} for the main table alone",
             )
     except OSError as error:
         raise _unwritable(target, error) from None
-    return [target / f"{name}{suffix}" for name in ("training", "training_pairs", "networks")]
+    return [target / f"{name}{suffix}" for name in names]
 
 
 def _write(path: Path, content: bytes) -> None:

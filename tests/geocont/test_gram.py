@@ -41,7 +41,7 @@ def sketched(matrix: torch.Tensor, side: str, leading: int = 8, seed: int | None
     signs = gram.probes(vectors.shape[1])
     if seed is not None:
         signs = torch.randint(0, 2, signs.shape, generator=generator(seed)).float() * 2 - 1
-    products = gram.probe(matrix, signs, side, frobenius)
+    products = gram.probe(matrix, side, signs, frobenius)
     return gram.sketch(products, signs, (sigma[:leading] / frobenius).square(), vectors)
 
 
@@ -143,7 +143,7 @@ def test_products_are_those_of_the_gram_matrix_in_every_type(side, native, dtype
     matrix = torch.randn(100, 72, generator=generator(0)).to(dtype)
     rows = matrix.double() if side == "v" else matrix.double().mT
     signs = gram.probes(rows.shape[1])
-    products = gram.probe(matrix, signs, side, float(rows.norm()))
+    products = gram.probe(matrix, side, signs, float(rows.norm()))
     expected = signs.double() @ (rows.mT @ rows) / rows.norm() ** 2
     rounding = 1e-2 if dtype == torch.bfloat16 and native else 1e-5
     assert float((products - expected).norm() / expected.norm()) < rounding

@@ -480,7 +480,7 @@ def test_unknown_fields_of_the_same_version_are_ignored(tmp_path):
 
 def test_what_is_not_a_journal(tmp_path):
     write_journal(tmp_path, progress(1))
-    with pytest.raises(InputError, match="does not begin with RunStarted but Progress"):
+    with pytest.raises(InputError, match="does not begin with RunStarted or AnalysisStarted but Progress"):
         journal(tmp_path)
     with pytest.raises(InputError, match="has no journal"):
         journal(tmp_path / "absent")
