@@ -319,7 +319,7 @@ def _stacks(weights: Mapping[str, Weight], skipped: Counter[tuple[str, str]]) ->
     words = _shipped().stacks
     stacks: list[_Stack] = []
     for stack in found.values():
-        beside = any(re.fullmatch(words["mtp"], part) for part in stack.prefix.split("."))
+        beside = re.fullmatch(words["mtp"], stack.prefix) is not None
         sibling = re.compile(words["mtp_sibling"])
         last = {layer for layer, names in stack.layers.items() if any(sibling.fullmatch(rest) for rest, _ in names)}
         if beside or not last:
@@ -337,13 +337,11 @@ def _name_stacks(stacks: list[_Stack]) -> None:
     """Call each stack by what tells it from the others: vision, text, encoder, stage 2; "layers" if it is alone."""
     words = _shipped().stacks
 
-    def has(stack: _Stack, word: str) -> bool:
-        return any(re.fullmatch(words[word], part) for part in stack.prefix.split("."))
+    def first(stack: _Stack, *choices: str) -> str:
+        return next((word for word in choices if re.fullmatch(words[word], stack.prefix)), "")
 
-    modality = {
-        id(stack): next((word for word in ("vision", "audio", "text") if has(stack, word)), "") for stack in stacks
-    }
-    role = {id(stack): next((word for word in ("encoder", "decoder") if has(stack, word)), "") for stack in stacks}
+    modality = {id(stack): first(stack, "vision", "audio", "text") for stack in stacks}
+    role = {id(stack): first(stack, "encoder", "decoder") for stack in stacks}
     plain = "text" if {"vision", "audio"} & set(modality.values()) else "layers"
     alike = Counter((modality[id(stack)], stack.mtp) for stack in stacks)
     for stack in stacks:

@@ -196,9 +196,9 @@ def encoder_decoder(encoder: dict[str, Expected], decoder: dict[str, Expected], 
 
 
 LLAMA_FAMILIES = [
-    "llama", "llama_head_dim", "llama_square", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text",
-    "cohere", "cohere2", "olmo", "olmo2", "olmo3", "stablelm", "granite", "smollm3", "ernie4_5", "exaone4", "seed_oss",
-    "helium", "hunyuan_v1_dense", "bitnet", "diffllama", "gemma3n_text", "gemma4_text",
+    "llama", "llama_head_dim", "llama_square", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2",
+    "gemma3_text", "cohere", "cohere2", "olmo", "olmo2", "olmo3", "stablelm", "granite", "smollm3", "ernie4_5",
+    "exaone4", "seed_oss", "helium", "hunyuan_v1_dense", "bitnet", "diffllama", "gemma3n_text", "gemma4_text",
 ]  # fmt: skip
 GPT2_ATTENTION = views("attn.c_attn", chunk(3), "q", "k", "v") | paths("attn.", o="c_proj")
 QWEN3_NEXT = (
@@ -209,10 +209,7 @@ QWEN3_NEXT = (
 VISION_QKV = views("attn.qkv", chunk(3), "q", "k", "v") | paths("attn.", o="proj")
 
 EXPECTED: dict[str, dict[str, Part]] = {
-    **{
-        name: alone("model.layers", LLAMA)
-        for name in LLAMA_FAMILIES
-    },
+    **{name: alone("model.layers", LLAMA) for name in LLAMA_FAMILIES},
     "phi": alone("model.layers", ATTENTION, paths("self_attn.", o="dense"), FC),
     "nanochat": alone("model.layers", ATTENTION, FC),
     "nemotron": alone("model.layers", ATTENTION, UP_DOWN),
@@ -574,7 +571,7 @@ def test_every_weight_is_placed_or_left_out_with_a_reason(checkpoint):
 FUSED = {
     "phi3": 3, "gpt2": 3, "openai-gpt": 3, "gpt_bigcode": 3, "gpt_bigcode_heads": 3, "codegen": 3, "gpt_neox": 3,
     "bloom": 3, "falcon_rw": 3, "falcon_7b": 3, "falcon_40b": 3, "persimmon": 3, "deberta": 3, "minimax": 2,
-    "gpt_oss": 3, "gpt_oss_square": 3, "llama4_text": 2,
+    "gpt_oss": 3, "gpt_oss_square": 3, "llama4_text": 2, "qwen3_next": 2, "qwen3_5_text": 2,
 }  # fmt: skip
 """How many tensors of the checkpoint are ambiguous without config.json."""
 
