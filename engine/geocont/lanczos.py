@@ -229,11 +229,7 @@ class _Gram:
         if self._device.type == "cpu":
             step = min(step, _CPU_ROWS)
         self._blocks = [block for part in parts for block in torch.split(part, step)]
-        # The scratch lies in memory as the blocks do: a turning copy is slow.
-        shape = (step, self.columns)
-        turned = self._blocks[0].stride(0) < self._blocks[0].stride(1)
-        self._scratch = torch.empty(shape[::-1] if turned else shape, device=self._device)
-        self._scratch = self._scratch.t() if turned else self._scratch
+        self._scratch = torch.empty(step * self.columns, device=self._device)
 
     def largest_entry(self) -> float:
         """The largest magnitude of an entry; NaN or infinite where there is one that is."""
@@ -261,9 +257,13 @@ class _Gram:
         self.scale, self.frobenius = scale, math.nan
 
     def _float32(self, block: Float[Tensor, "row n"]) -> Float[Tensor, "row n"]:
-        if self.scale == 1.0 and block.dtype == torch.float32:
+        turned = block.stride(0) < block.stride(1)
+        dense = block.t().is_contiguous() if turned else block.is_contiguous()
+        if self.scale == 1.0 and block.dtype == torch.float32 and dense:
             return block
-        rows = self._scratch[: len(block)]
+        # The scratch lies in memory as the block does, for a turning copy is slow, and without holes: so are those.
+        rows = self._scratch[: block.numel()]
+        rows = rows.view(block.shape[::-1]).t() if turned else rows.view(block.shape)
         if self.scale == 1.0:
             return rows.copy_(block)
         # Neither the entries nor the scale need fit into float32. MPS has nothing wider.
