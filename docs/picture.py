@@ -16,7 +16,7 @@ from geocont.events import RunStarted
 from geocont.runs import Recording, find_run, read_events
 
 from geocont_tui.app import AblationApp
-from geocont_tui.job import Job
+from geocont_tui.job import ablation_job
 from geocont_tui.terminal import Settings
 
 
@@ -29,7 +29,7 @@ async def draw(run: Path, size: tuple[int, int], dark: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / run.name
         copy.mkdir()
-        app = AblationApp(Job(experiment, Recording(read_events(run), copy)), Settings(dark=dark))
+        app = AblationApp(ablation_job(experiment, Recording(read_events(run), copy)), Settings(dark=dark))
         async with app.run_test(size=size) as pilot:
             await app.workers.wait_for_complete()
             app.paint()

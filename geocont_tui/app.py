@@ -1,6 +1,7 @@
 """The Textual app: runs a job in a worker thread, paints its snapshots at its own rate, and does what the screen asks.
 
     run_ablation(experiment, device, run_folder, settings) -> exit code
+    run_analysis(model, events, run_folder, settings) -> exit code
 
 The worker never touches a widget. A timer on the UI thread asks for the job's latest snapshot and hands it to the
 screen: status and curves at `settings.fps`, tables, bars and texts once a second.
@@ -14,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from geocont import tables
 from geocont.ablations.experiment import Experiment
@@ -28,28 +29,31 @@ from textual.app import App
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from geocont_tui.job import Job
+from geocont_tui.analysis_state import AnalysisState
+from geocont_tui.job import Job, ablation_job, analysis_job
 from geocont_tui.palette import Palette, palette_for
-from geocont_tui.screens.ablation import AblationScreen, Phase
+from geocont_tui.screens.ablation import AblationScreen
+from geocont_tui.screens.analysis import AnalysisScreen
 from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
+from geocont_tui.screens.run import Phase, RunScreen
+from geocont_tui.state import AblationState, Status
 from geocont_tui.terminal import ExitCode, Settings
 from geocont_tui.widgets.status_line import clock
 
 
-class AblationApp(App[None]):
-    """One run of ablations on the screen. `job` is pulled once the app runs; it is over when the app has ended."""
+class RunApp(App[None]):
+    """One run on the screen. `job` is pulled once the app runs; it is over when the app has ended."""
 
     CSS_PATH = "theme.tcss"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, job: Job, settings: Settings) -> None:
+    def __init__(self, job: Job[Any], settings: Settings) -> None:
         # Textual chooses its colour filters in App.__init__, by the theme it finds.
         self._reactive_theme = settings.textual_theme
         super().__init__()
-        self.title = f"geocont-tui: {job.snapshot.state.experiment.name}"
         self.job = job
         self.settings = settings
-        self.ablation = AblationScreen(job.snapshot, self.palette, job.recording.folder.name)
+        self.run_screen = self._make_screen()
         self._is_leaving = False
         self._is_stopping = False
         self._ticks = 0
@@ -65,7 +69,7 @@ class AblationApp(App[None]):
     @property
     def phase(self) -> Phase:
         """What the job is doing, in the words of the title line."""
-        status = self.job.snapshot.state.status
+        status: Status = self.job.snapshot.state.status
         if status in ("done", "stopped", "failed"):
             return status
         if self._is_stopping:
@@ -80,8 +84,12 @@ class AblationApp(App[None]):
         codes = {"done": ExitCode.DONE, "failed": ExitCode.FAILED}
         return codes.get(self.job.snapshot.state.status, ExitCode.INTERRUPTED)
 
+    def _make_screen(self) -> RunScreen:
+        """The screen for the kind of run."""
+        raise NotImplementedError
+
     def get_default_screen(self) -> Screen[None]:
-        return self.ablation
+        return self.run_screen
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -111,7 +119,7 @@ class AblationApp(App[None]):
         new = (snapshot.version, phase)
         everything = (everything or self._painted is None or self._painted[1] != phase) and new != self._painted_rest
         if everything or new != self._painted:
-            self.ablation.paint(snapshot, phase, everything=everything)
+            self.run_screen.paint(snapshot, phase, everything=everything)
             self._painted = new
         if everything:
             self._painted_rest = new
@@ -127,14 +135,14 @@ class AblationApp(App[None]):
         elif not isinstance(self.screen, StopQuestion):
             self._ask_to_stop("quit?", leave=True)
 
-    def on_ablation_screen_stop_asked(self) -> None:
+    def on_run_screen_stop_asked(self) -> None:
         if not self.job.over and not isinstance(self.screen, StopQuestion):
-            self._ask_to_stop("stop the training?", leave=False)
+            self._ask_to_stop(f"stop the {self.run_screen.WORK}?", leave=False)
 
     def _ask_to_stop(self, title: str, leave: bool) -> None:
         state = self.job.snapshot.state
         left = f", about {clock(state.eta)} left" if state.eta is not None else ""
-        text = f"The training is at {100 * state.progress:.0f} %{left}. What was measured so far is kept."
+        text = f"The {self.run_screen.WORK} is at {100 * state.progress:.0f} %{left}. What was measured so far is kept."
 
         def answered(stops: bool | None) -> None:
             if stops:
@@ -163,22 +171,22 @@ class AblationApp(App[None]):
 
     # What the screen asks
 
-    def on_ablation_screen_pause_asked(self) -> None:
+    def on_run_screen_pause_asked(self) -> None:
         if self.job.paused:
             self.job.resume()
         elif not self.job.over:
             self.job.pause()
         self.paint()
 
-    def on_ablation_screen_theme_asked(self) -> None:
+    def on_run_screen_theme_asked(self) -> None:
         if self.settings.colours == "none":
             self._answer("there are no colours here (NO_COLOR), so there is one theme only")
             return
         family = "ansi" if self.settings.colours == "16" else "textual"
         self.theme = f"{family}-{'light' if self.current_theme.dark else 'dark'}"
-        self.ablation.set_palette(self.palette)
+        self.run_screen.set_palette(self.palette)
 
-    def on_ablation_screen_picture_asked(self) -> None:
+    def on_run_screen_picture_asked(self) -> None:
         folder = self.job.recording.folder
         number = 1
         while (path := folder / f"screen-{number}.svg").exists():
@@ -191,7 +199,7 @@ class AblationApp(App[None]):
             return
         self._answer(f"picture: {path}", f"the picture is {path.name} in the run's folder")
 
-    def on_ablation_screen_export_asked(self) -> None:
+    def on_run_screen_export_asked(self) -> None:
         run = self.job.recording.folder
         target = Path.cwd() / f"{run.name}_tables"
 
@@ -199,7 +207,7 @@ class AblationApp(App[None]):
             if folder is not None:
                 self.write_tables(folder)
 
-        self.push_screen(ExportDialog(self.palette, run.name, target), answered)
+        self.push_screen(ExportDialog(self.palette, run.name, target, self.run_screen.TABLE_FILES), answered)
 
     @work(exclusive=True, group="export", exit_on_error=False)
     async def write_tables(self, folder: Path) -> None:
@@ -217,7 +225,33 @@ class AblationApp(App[None]):
         self._answer(f"{len(files)} tables are in {folder.absolute()}", f"{len(files)} tables are written")
 
     def _answer(self, text: str, brief: str = "", level: Literal["info", "error"] = "info") -> None:
-        self.ablation.answer(Message(level=level, text=text, time=time.time()), brief)
+        self.run_screen.answer(Message(level=level, text=text, time=time.time()), brief)
+
+
+class AblationApp(RunApp):
+    """A run of ablations on the screen."""
+
+    job: Job[AblationState]
+
+    def __init__(self, job: Job[AblationState], settings: Settings) -> None:
+        super().__init__(job, settings)
+        self.title = f"geocont-tui: {job.snapshot.state.experiment.name}"
+
+    def _make_screen(self) -> AblationScreen:
+        return AblationScreen(self.job.snapshot, self.palette, self.job.recording.folder.name)
+
+
+class AnalysisApp(RunApp):
+    """The analysis of a model on the screen."""
+
+    job: Job[AnalysisState]
+
+    def __init__(self, job: Job[AnalysisState], settings: Settings) -> None:
+        super().__init__(job, settings)
+        self.title = f"geocont-tui: {job.snapshot.state.model}"
+
+    def _make_screen(self) -> AnalysisScreen:
+        return AnalysisScreen(self.job.snapshot, self.palette, self.job.recording.folder.name)
 
 
 def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings: Settings) -> int:
@@ -235,8 +269,22 @@ def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings
 
         yield from train(experiment, device)
 
-    recording = Recording(events(), run_folder)
-    app = AblationApp(Job(experiment, recording, device), settings)
+    return _show(AblationApp(ablation_job(experiment, Recording(events(), run_folder), device), settings))
+
+
+def run_analysis(model: str, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
+    """Show the analysis of `model` on the screen and keep it in `run_folder`; the exit code of the process.
+
+    Says on stderr where the run is kept, and what was wrong if it failed.
+
+    Raises:
+        InputError, JobError: the journal cannot be begun.
+    """
+    return _show(AnalysisApp(analysis_job(model, Recording(events, run_folder)), settings))
+
+
+def _show(app: RunApp) -> int:
+    recording = app.job.recording
     try:
         app.run()
     finally:
@@ -247,5 +295,5 @@ def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings
     with suppress(OSError):
         if state.status == "failed":
             print(f"{state.problem}\n{state.remedy}", file=sys.stderr)
-        print(f"the run is kept in {run_folder}", file=sys.stderr)
+        print(f"the run is kept in {recording.folder}", file=sys.stderr)
     return app.exit_code if app.return_code is None else app.return_code

@@ -1,7 +1,7 @@
 """A run that is being pulled in one thread and looked at from another.
 
 `Job.run` may be called in a worker thread under a screen, or in the main thread when the screen has gone: it pulls
-events, folds them into a state and judges the claims. Everybody else asks for the latest `Snapshot`, which never
+events, folds them into a state and judges what they show. Everybody else asks for the latest `Snapshot`, which never
 changes. Pausing is not pulling.
 """
 
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from geocont.ablations.experiment import Experiment
 from geocont.claims import Finding
@@ -17,37 +18,71 @@ from geocont.errors import GeocontError
 from geocont.events import Event, RunFinished
 from geocont.runs import Recording
 
+from geocont_tui import analysis_state
 from geocont_tui import state as states
+from geocont_tui.analysis_state import AnalysisState
+from geocont_tui.state import AblationState
 
 _JUDGE_SECONDS = 2.0
 _WAIT_SECONDS = 0.2
 
 
+class RunState(Protocol):
+    """What the states of all kinds of runs say alike. `measurements` counts what the findings are made from."""
+
+    @property
+    def status(self) -> states.Status: ...
+    @property
+    def measurements(self) -> int: ...
+    @property
+    def progress(self) -> float: ...
+    @property
+    def eta(self) -> float | None: ...
+
+
+State = TypeVar("State", bound=RunState)
+
+
 @dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Generic[State]):
     """What is known of a run. `version` grows with every change."""
 
     version: int
-    state: states.AblationState
+    state: State
     findings: tuple[Finding, ...] = ()
 
 
-class Job:
-    """Pulls `recording` and keeps the latest snapshot; safe to use from any thread."""
+class Job(Generic[State]):
+    """Pulls `recording` and keeps the latest snapshot; safe to use from any thread.
 
-    def __init__(self, experiment: Experiment, recording: Recording, device: str = "") -> None:
+    Args:
+        recording: the run's events.
+        state: what is known before the first event.
+        fold: the state after an event.
+        judge: what the measurements of a state say, in words; it may take a while.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        state: State,
+        fold: Callable[[State, Event], State],
+        judge: Callable[[State], tuple[Finding, ...]],
+    ) -> None:
         self.recording = recording
         self.error: GeocontError | None = None
-        self._snapshot = Snapshot(0, states.planned(experiment, device))
+        self._snapshot = Snapshot(0, state)
+        self._fold_event = fold
+        self._findings_of = judge
         self._lock = threading.Lock()
         self._going = threading.Event()
         self._going.set()
         self._leave = threading.Event()
         self._judged_at = 0.0
-        self._judged_probes = 0
+        self._judged_measurements = 0
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[State]:
         with self._lock:
             return self._snapshot
 
@@ -102,17 +137,17 @@ class Job:
             self._fold(self.recording.stop())
 
     def _fold(self, event: Event) -> None:
-        self._publish(replace(self._snapshot, state=states.fold(self._snapshot.state, event)))
+        self._publish(replace(self._snapshot, state=self._fold_event(self._snapshot.state, event)))
         self._judge(at_once=isinstance(event, RunFinished))
 
     def _judge(self, at_once: bool) -> None:
-        """Judge the claims again if there are new measurements; now and then only, because it reads all of them."""
+        """Judge again if there are new measurements; now and then only, because it reads all of them."""
         state = self._snapshot.state
-        if state.probe_count == self._judged_probes:
+        if state.measurements == self._judged_measurements:
             return
         if at_once or time.monotonic() - self._judged_at > _JUDGE_SECONDS:
-            self._judged_probes = state.probe_count
-            self._publish(replace(self._snapshot, findings=states.findings(state)))
+            self._judged_measurements = state.measurements
+            self._publish(replace(self._snapshot, findings=self._findings_of(state)))
             self._judged_at = time.monotonic()
 
     def _fail(self, error: GeocontError) -> None:
@@ -120,8 +155,18 @@ class Job:
         ended = self.recording.finished
         if ended is None or ended.status != "failed":
             ended = RunFinished(status="failed", time=time.time(), problem=str(error), remedy=error.remedy)
-        self._publish(replace(self._snapshot, state=states.fold(self._snapshot.state, ended)))
+        self._publish(replace(self._snapshot, state=self._fold_event(self._snapshot.state, ended)))
 
-    def _publish(self, snapshot: Snapshot) -> None:
+    def _publish(self, snapshot: Snapshot[State]) -> None:
         with self._lock:
             self._snapshot = replace(snapshot, version=self._snapshot.version + 1)
+
+
+def ablation_job(experiment: Experiment, recording: Recording, device: str = "") -> Job[AblationState]:
+    """The job of training `experiment`; its plan is known before the first event."""
+    return Job(recording, states.planned(experiment, device), states.fold, states.findings)
+
+
+def analysis_job(model: str, recording: Recording) -> Job[AnalysisState]:
+    """The job of analysing `model`."""
+    return Job(recording, analysis_state.opening(model), analysis_state.fold, analysis_state.findings)

@@ -10,7 +10,7 @@ from typing import Literal
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
-Place = Literal["ablation", "reader", "question", "export", "commands"]
+Place = Literal["ablation", "analysis", "reader", "question", "export", "filter", "commands"]
 """A screen or a kind of dialog: a reader scrolls text (help, details), a question has answers."""
 
 
@@ -117,6 +117,70 @@ KEYS: tuple[Key, ...] = (
     Key("commands", "ablation", (":", "ctrl+p"), ":", "commands", "all commands, by name", "cmds", 3, command=False),
     Key("help", "ablation", ("?",), "?", "help", "this help", "help", 1),
     Key("quit", "ablation", ("q", "ctrl+c"), "q", "app.quit", "quit (asks while the training runs)", "quit", 1),
+    Key("pause", "analysis", ("space",), "␣", "pause", "pause the analysis, or resume it", "pause", 2, "space"),
+    Key("stop", "analysis", ("x",), "x", "stop", "stop the analysis and keep what is there (asks first)", "stop", 4),
+    Key("up", "analysis", ("up", "k"), "↑", "move(-1)", "projection or row above; scrolls text", "", None, "up", False),
+    Key(
+        "down",
+        "analysis",
+        ("down", "j"),
+        "↓",
+        "move(1)",
+        "projection or row below; scrolls text",
+        "",
+        None,
+        "down",
+        False,
+    ),
+    Key("left", "analysis", ("left", "h"), "←", "side(-1)", "pair of layers to the left", "", None, "left", False),
+    Key("right", "analysis", ("right", "l"), "→", "side(1)", "pair of layers to the right", "", None, "right", False),
+    Key("first", "analysis", ("home", "g"), "home", "move(-10000)", "first row, or start of the text", command=False),
+    Key("last", "analysis", ("end", "G"), "end", "move(10000)", "last row, or end of the text", command=False),
+    Key("page_up", "analysis", ("pageup",), "pgup", "move(-8)", "a page up", command=False),
+    Key("page_down", "analysis", ("pagedown",), "pgdn", "move(8)", "a page down", command=False),
+    Key(
+        "details", "analysis", ("enter",), "⏎", "details", "the pair of layers with all its numbers", "pair", 7, "enter"
+    ),
+    Key("previous_row", "analysis", ("[",), "[", "projection(-1)", "previous projection"),
+    Key("next_row", "analysis", ("]",), "]", "projection(1)", "next projection", "projection", 6, line_label="[ ]"),
+    Key(
+        "show_v",
+        "analysis",
+        ("v",),
+        "v",
+        "show('v')",
+        "v1 of every projection: the input side",
+        "side",
+        5,
+        None,
+        True,
+        "v/u/b",
+    ),
+    Key("show_u", "analysis", ("u",), "u", "show('u')", "u1 of every projection: the output side"),
+    Key("show_residual", "analysis", ("b",), "b", "show('residual')", "the side that meets the residual stream (*)"),
+    Key("matrix", "analysis", ("1",), "1", "matrix", "layers: projections × layers", "views", 3, None, True, "1-8"),
+    Key("bars", "analysis", ("2",), "2", "view('bars')", "bars: mean over adjacent pairs, v1 and u1"),
+    Key("map", "analysis", ("3",), "3", "view('map')", "map: all pairs of layers of the projection"),
+    Key("table", "analysis", ("4",), "4", "view('table')", "table: all adjacent pairs"),
+    Key("pair", "analysis", ("5",), "5", "view('pair')", "pair: the two layers with all their numbers"),
+    Key("words", "analysis", ("6",), "6", "view('words')", "words: what the numbers say, compared with the source"),
+    Key("log", "analysis", ("7",), "7", "view('log')", "log: messages of the run"),
+    Key("plan", "analysis", ("8",), "8", "view('plan')", "plan: what is read, by which rule, and what is left out"),
+    Key("next_pane", "analysis", ("tab",), "tab", "pane(1)", "next pane", "pane", 11),
+    Key("previous_pane", "analysis", ("shift+tab",), "shift+tab", "pane(-1)", "previous pane"),
+    Key("zoom", "analysis", ("z",), "z", "zoom", "the pane on the whole screen, or back", "zoom", 9),
+    Key("filter", "analysis", ("/",), "/", "filter", "filter the table: words, or v1>.5, gap<.1, layer<8", "filter", 8),
+    Key("sort", "analysis", ("o",), "o", "sort", "sort the table by the next column", "sort", 10),
+    Key("reverse", "analysis", ("O",), "O", "reverse", "reverse the order of the table"),
+    Key("back", "analysis", ("escape",), "esc", "back", "back from the zoom; clears the filter", command=False),
+    Key("export", "analysis", ("e",), "e", "export", "write the tables as CSV files", "export", 12),
+    Key("picture", "analysis", ("s",), "s", "picture", "save a picture of the screen (SVG)", "picture", 13),
+    Key("copy", "analysis", ("y",), "y", "copy", "copy the pair's numbers by way of the terminal (OSC 52)"),
+    Key("theme", "analysis", ("t",), "t", "theme", "dark or light"),
+    Key("repaint", "analysis", ("ctrl+l",), "ctrl+l", "repaint", "paint the whole screen again"),
+    Key("commands", "analysis", (":", "ctrl+p"), ":", "commands", "all commands, by name", "cmds", 3, command=False),
+    Key("help", "analysis", ("?",), "?", "help", "this help", "help", 1),
+    Key("quit", "analysis", ("q", "ctrl+c"), "q", "app.quit", "quit (asks while the analysis runs)", "quit", 1),
     Key("reader_up", "reader", ("up", "k"), "↑", "scroll(-1)", "a line up", "", None, "up"),
     Key("reader_down", "reader", ("down", "j"), "↓", "scroll(1)", "a line down", "scroll", 2, "down"),
     Key("reader_page_up", "reader", ("pageup",), "pgup", "scroll(-10)", "a page up"),
@@ -128,6 +192,8 @@ KEYS: tuple[Key, ...] = (
     Key("stop_now", "question", ("x",), "x", "confirm", "stop, keep what is there", "stop", 2),
     Key("cancel_export", "export", ("escape",), "esc", "cancel", "write nothing", "cancel", 2),
     Key("write", "export", ("enter",), "⏎", "write", "write the tables", "write", 1, "enter"),
+    Key("apply_filter", "filter", ("enter",), "⏎", "apply", "filter the table", "filter", 1, "enter"),
+    Key("cancel_filter", "filter", ("escape",), "esc", "cancel", "leave it as it was", "back", 2),
     Key("command_up", "commands", ("up",), "↑", "choose(-1)", "command above", "", None, "up"),
     Key("command_down", "commands", ("down", "tab"), "↓", "choose(1)", "command below", "choose", 2, "down"),
     Key("run_command", "commands", ("enter",), "⏎", "run", "run the command", "run", 1, "enter"),
@@ -144,7 +210,12 @@ def bindings(place: Place) -> list[BindingType]:
     """The keys as Textual's bindings, with their ids, so that a keymap can change them."""
     return [
         Binding(
-            ",".join(key.keys), key.action, key.help, show=False, id=f"{place}.{key.id}", priority=place == "export"
+            ",".join(key.keys),
+            key.action,
+            key.help,
+            show=False,
+            id=f"{place}.{key.id}",
+            priority=place in ("export", "filter"),
         )
         for key in of(place)
     ]

@@ -35,6 +35,7 @@ class Glyphs:
     dash: str
     chance: str
     hatch: str
+    cursor: str
     blocks: str
     shades: str
     sparks: str
@@ -64,6 +65,7 @@ UNICODE = Glyphs(
     dash="┄",
     chance="┊",
     hatch="▨",
+    cursor="◆",
     blocks="▏▎▍▌▋▊▉█",
     shades="·░▒▓█",
     sparks="▁▂▃▄▅▆▇█",
@@ -92,6 +94,7 @@ ASCII = Glyphs(
     dash="-",
     chance=":",
     hatch="?",
+    cursor="@",
     blocks="-=",
     shades=".:-=#",
     sparks="_.-:=+*#",

@@ -66,6 +66,11 @@ class AblationState:
     probe_count: int = 0
 
     @property
+    def measurements(self) -> int:
+        """How many probes there are so far."""
+        return self.probe_count
+
+    @property
     def steps_planned(self) -> int:
         return sum(network.steps for network in self.networks.values())
 

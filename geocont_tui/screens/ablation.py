@@ -6,30 +6,22 @@
 It shows snapshots and holds what the user chose to see (`curves.View`); it neither pulls events nor knows a thread.
 """
 
-import time
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from geocont.events import Message
-from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
-from textual.events import Click
-from textual.message import Message as TextualMessage
-from textual.screen import Screen
 
 from geocont_tui import curves, keys
 from geocont_tui import state as states
 from geocont_tui.job import Snapshot
-from geocont_tui.palette import Palette, Sign
-from geocont_tui.screens.commands import Commands
-from geocont_tui.screens.help import help_text
+from geocont_tui.palette import Palette
 from geocont_tui.screens.reader import Reader
+from geocont_tui.screens.run import NORMAL, SIGNS, Pane, Phase, RunScreen
 from geocont_tui.screens.variant import row_text, variant_paragraphs
 from geocont_tui.widgets.bars import Bars
-from geocont_tui.widgets.cells import ASCII_FOR, BLANK, NO_STYLE, CellWidget, write
+from geocont_tui.widgets.cells import CellWidget
 from geocont_tui.widgets.chart import Chart
 from geocont_tui.widgets.claims_panel import ClaimsPanel
 from geocont_tui.widgets.key_line import KeyLine
@@ -38,109 +30,33 @@ from geocont_tui.widgets.log_pane import LogPane
 from geocont_tui.widgets.run_table import RunTable, RunTableData, VariantRow
 from geocont_tui.widgets.spectrum_table import SpectrumTable, spectrum_of
 from geocont_tui.widgets.status_line import StatusData, StatusLine
-from geocont_tui.widgets.text_pane import Paragraph, TextPane
+from geocont_tui.widgets.text_pane import TextPane
 
-Phase = Literal["starting", "running", "paused", "stopping", "done", "stopped", "failed"]
-SIGNS: dict[Phase, Sign] = {
-    "starting": "waiting",
-    "running": "running",
-    "paused": "paused",
-    "stopping": "running",
-    "done": "done",
-    "stopped": "stopped",
-    "failed": "failed",
-}
 WORDS: dict[Phase, str] = {"starting": "loading the data"}
-
-VIEWS = ("curves", "layers", "spectrum", "claims", "log")
 TEXT_VIEWS = ("spectrum", "claims", "log")
-SMALLEST = (60, 15)
-NORMAL = (80, 24)
-MIDDLE = 100
 NUMBERED_TABS = 104
-WIDE = (130, 34)
 
 
-class Pane(Vertical):
-    """A frame with a title; the one in focus has a heavy border and a mark."""
-
-    def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self._is_ascii = palette.ascii_only
-        self._titles = ("", "")
-        self._fitted: tuple[str, str] | None = None
-
-    def on_click(self, event: Click) -> None:
-        event.stop()
-        screen = self.screen
-        if isinstance(screen, AblationScreen) and self.id is not None:
-            screen.focus_pane(self.id)
-
-    def entitle(self, title: str, subtitle: str) -> None:
-        """Set title and subtitle, shown literally."""
-        self._titles = (title, subtitle)
-        self._fit()
-
-    def on_resize(self) -> None:
-        self._fit()
-
-    def _fit(self) -> None:
-        """Cut the titles to the frame: Textual would cut them with a sign that is not ASCII."""
-        title, subtitle = (self._cut(text, self.outer_size.width - 6) for text in self._titles)
-        # A new title repaints the whole pane.
-        if (title, subtitle) != self._fitted:
-            self._fitted = (title, subtitle)
-            self.border_title, self.border_subtitle = Content(title), Content(subtitle)
-
-    def _cut(self, text: str, room: int) -> str:
-        cells = [BLANK] * max(room, 0)
-        end = write(cells, 0, text, NO_STYLE, room, self._is_ascii)
-        shown = "".join(character for character, _ in cells[:end])
-        needed = cell_len(text.translate(ASCII_FOR) if self._is_ascii else text)
-        if needed <= room or not shown:
-            return shown
-        return shown[:-1] + ("." if self._is_ascii else "…")
-
-
-class AblationScreen(Screen[None]):
+class AblationScreen(RunScreen):
     """The screen; see the module's docstring."""
 
-    class PauseAsked(TextualMessage):
-        """Pause the job, or go on."""
-
-    class StopAsked(TextualMessage):
-        """Stop the job, after asking."""
-
-    class ExportAsked(TextualMessage):
-        """Write the tables, after asking where."""
-
-    class PictureAsked(TextualMessage):
-        """Save a picture of the screen."""
-
-    class ThemeAsked(TextualMessage):
-        """Dark instead of light, or the other way."""
-
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings("ablation"))
-    AUTO_FOCUS = ""
+    PLACE = "ablation"
+    WORK = "training"
+    VIEWS = ("curves", "layers", "spectrum", "claims", "log")
+    CONTAINERS = ("#top", "#bottom", "#side")
+    LOG_KEY = "5"
+    TABLE_FILES = ("training.csv", "training_pairs.csv", "networks.csv")
 
-    def __init__(self, snapshot: Snapshot, palette: Palette, kept: str) -> None:
-        super().__init__()
-        self.palette = palette
+    def __init__(self, snapshot: Snapshot[states.AblationState], palette: Palette, kept: str) -> None:
+        super().__init__(snapshot, palette, kept, "variants")
         self.view = curves.View(log_x=curves.prefers_log_x(snapshot.state))
-        self._kept = kept
-        self._snapshot = snapshot
-        self._phase: Phase = "starting"
         self._trajectories = curves.Trajectories()
-        self._answers: tuple[Message, ...] = ()
-        self._shown_view = "curves"
-        self._pane = "variants"
-        self._zoomed = False
-        self._failure_shown = False
-        self._is_composed = False
 
     @property
     def state(self) -> states.AblationState:
-        return self._snapshot.state
+        state: states.AblationState = self._snapshot.state
+        return state
 
     @property
     def variant(self) -> str:
@@ -171,48 +87,7 @@ class AblationScreen(Screen[None]):
         yield TextPane(palette, id="too-small")
         yield KeyLine(palette, "ablation", id="keys")
 
-    def on_mount(self) -> None:
-        self._is_composed = True
-        self._arrange()
-        self.paint(self._snapshot, self._phase, everything=True)
-
-    def on_resize(self) -> None:
-        # The first one may come before there is anything to arrange.
-        if not self._is_composed:
-            return
-        self._arrange()
-        self.paint(self._snapshot, self._phase, everything=True)
-
     # What is where
-
-    def _arrange(self) -> None:
-        """Choose the layout for the size, and show the panes and the view that belong to it."""
-        width, height = self.size
-        is_too_small = width < SMALLEST[0] or height < SMALLEST[1]
-        is_wide = width >= WIDE[0] and height >= WIDE[1]
-        self.set_class(is_too_small, "-too-small")
-        self.set_class(is_wide, "-wide")
-        self.set_class(not is_wide and width >= MIDDLE, "-middle")
-        self.set_class(not is_wide and height >= WIDE[1], "-tall")
-        self.set_class(height < NORMAL[1], "-short")
-        self.set_class(self._is_single, "-single")
-        if self._pane not in self._panes:
-            self._pane = "view"
-        for pane in self.query(Pane):
-            pane.set_class(pane.id == self._pane, "-current")
-        for place in ("#top", "#bottom", "#side"):
-            holds = any(pane.id == self._pane for pane in self.query_one(place).query(Pane))
-            self.query_one(place).set_class(not holds, "-away")
-        for name in (*VIEWS, "failure"):
-            self.query_one(f"#{name}").display = name == self._shown_view
-        self.query_one("#too-small", TextPane).show(
-            (Paragraph(f"needs {SMALLEST[0]}×{SMALLEST[1]}, is {width}×{height}"),)
-        )
-        self._entitle()
-
-    @property
-    def _is_single(self) -> bool:
-        return self._zoomed or self.size.width < NORMAL[0]
 
     @property
     def _panes(self) -> list[str]:
@@ -234,7 +109,7 @@ class AblationScreen(Screen[None]):
         is_roomy = self.size.width >= NUMBERED_TABS or self._is_single
         # In a narrow pane there is no room for both marks, so the tab in focus has the mark of the pane.
         marked = f"{selected}{{}}" if self._pane == "view" and not is_roomy else "[{}]"
-        tabs = [marked.format(name) if name == self._shown_view else name for name in VIEWS]
+        tabs = [marked.format(name) if name == self._shown_view else name for name in self.VIEWS]
         if is_roomy:
             tabs = [f"{number} {tab}" for number, tab in enumerate(tabs, 1)]
         if self._shown_view == "failure":
@@ -277,41 +152,27 @@ class AblationScreen(Screen[None]):
 
     # Painting
 
-    def paint(self, snapshot: Snapshot, phase: Phase, *, everything: bool) -> None:
-        """Show `snapshot`: status and curves; with `everything` also the table, the bars and the texts."""
-        self._snapshot, self._phase = snapshot, phase
-        if not self._is_composed:
-            return
-        if phase == "failed" and not self._failure_shown:
-            self._failure_shown = True
-            self._shown_view = "failure"
-            self._pane = "view"
-            self._arrange()
+    def _paint_fast(self) -> None:
         self._paint_status()
         if self._shown_view == "curves":
             self.query_one("#curves", Chart).show(curves.chart_data(self.state, self.view, self._trajectories))
-        if everything:
-            self._paint_rest()
 
     def _paint_status(self) -> None:
         state = self.state
         is_over = self._phase in ("done", "stopped", "failed")
-        self.query_one("#keys", KeyLine).show(
-            frozenset({"pause", "stop"} if is_over else ()), {"pause": "go on"} if self._phase == "paused" else {}
-        )
+        rate, share = None if is_over else state.steps_per_second, state.probe_share
         self.query_one("#status", StatusLine).show(
             StatusData(
-                name=state.experiment.name,
+                title=f"ablate {state.experiment.name}",
                 device=state.device,
                 sign=SIGNS[self._phase],
                 state=WORDS.get(self._phase, self._phase),
                 elapsed=None if self._phase == "starting" else state.elapsed,
                 eta=state.eta if self._phase == "running" else None,
-                steps=state.steps_planned - state.steps_left,
-                planned=state.steps_planned,
+                done=f"{state.steps_planned - state.steps_left:,} of {state.steps_planned:,} steps",
                 progress=state.progress,
-                steps_per_second=None if is_over else state.steps_per_second,
-                probe_share=state.probe_share,
+                rate=f"{rate:,.0f} steps/s" if rate is not None else "",
+                note=f"probes {100 * share:.1f} % of the time" if share is not None else "",
                 kept=self._kept,
             )
         )
@@ -335,51 +196,14 @@ class AblationScreen(Screen[None]):
             self.query_one(SpectrumTable).show(spectrum_of(state, self.variant))
         for panel in self.query(ClaimsPanel):
             panel.show(self._snapshot.findings if state.probe_count else None)
-        messages = tuple(sorted((*state.messages, *self._answers), key=lambda message: message.time))
         for pane in self.query(LogPane):
-            pane.show(messages)
-        if self._phase == "failed":
-            self.query_one("#failure", TextPane).show(
-                (
-                    Paragraph(state.problem or "the run failed", "selected"),
-                    Paragraph(""),
-                    Paragraph(state.remedy or ""),
-                    Paragraph(""),
-                    Paragraph("What was measured until then can be looked at (1-5) and written as tables (e).", "dim"),
-                )
-            )
-
-    def set_palette(self, palette: Palette) -> None:
-        """Use other colours."""
-        self.palette = palette
-        for widget in self.query(CellWidget):
-            widget.set_palette(palette)
-
-    def answer(self, message: Message, brief: str = "") -> None:
-        """Say what a key did: in the log, and until the next key in the bottom line (there as `brief` if too long)."""
-        self._answers = (*self._answers, message)
-        fits = cell_len(message.text) <= self.size.width - 2
-        self.query_one("#keys", KeyLine).say(message.text if fits or not brief else f"{brief}; 5: log")
-        self._repaint()
-
-    def on_key(self) -> None:
-        self.query_one("#keys", KeyLine).say("")
-
-    def _repaint(self) -> None:
-        self._entitle()
-        self.paint(self._snapshot, self._phase, everything=True)
+            pane.show(self._messages())
 
     def _change(self, **choices: Any) -> None:
         self.view = replace(self.view, **choices)
         self._repaint()
 
     # What the keys do to the view
-
-    def focus_pane(self, pane: str) -> None:
-        """Put a pane into focus."""
-        self._pane = pane
-        self._arrange()
-        self._repaint()
 
     def action_move(self, by: int) -> None:
         """Another variant; in a pane of text, scroll. Bars scroll by the page only."""
@@ -408,18 +232,6 @@ class AblationScreen(Screen[None]):
         self._shown_view = name
         self.focus_pane("view" if self._is_single or name in TEXT_VIEWS else self._pane)
 
-    def action_pane(self, by: int) -> None:
-        panes = self._panes
-        self.focus_pane(panes[(panes.index(self._pane) + by) % len(panes)])
-
-    def action_zoom(self) -> None:
-        self._zoomed = not self._zoomed
-        self.focus_pane(self._pane)
-
-    def action_back(self) -> None:
-        if self._zoomed:
-            self.action_zoom()
-
     def action_seeds(self) -> None:
         self._change(seeds_apart=not self.view.seeds_apart)
 
@@ -447,35 +259,6 @@ class AblationScreen(Screen[None]):
     def action_details(self) -> None:
         self.app.push_screen(Reader(self.palette, self.variant, variant_paragraphs(self.state, self.variant)))
 
-    def action_help(self) -> None:
-        self.app.push_screen(Reader(self.palette, "help", help_text("ablation", self.palette.ascii_only)))
-
-    def action_commands(self) -> None:
-        async def run(key: keys.Key | None) -> None:
-            if key is not None:
-                await self.run_action(key.action)
-
-        self.app.push_screen(Commands(self.palette, "ablation"), run)
-
-    def action_pause(self) -> None:
-        self.post_message(self.PauseAsked())
-
-    def action_stop(self) -> None:
-        self.post_message(self.StopAsked())
-
-    def action_export(self) -> None:
-        self.post_message(self.ExportAsked())
-
-    def action_picture(self) -> None:
-        self.post_message(self.PictureAsked())
-
-    def action_theme(self) -> None:
-        self.post_message(self.ThemeAsked())
-
-    def action_repaint(self) -> None:
-        self.refresh(layout=True)
-
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(row_text(self.state, self.variant))
-        text = f"the numbers of {self.variant} were sent to the terminal's clipboard, if it takes them (OSC 52)"
-        self.answer(Message(level="info", text=text, time=time.time()), "the numbers were sent to the terminal")
+        text = row_text(self.state, self.variant)
+        self.copied(f"the numbers of {self.variant}", text, "the numbers were sent to the terminal")

@@ -1,6 +1,7 @@
-"""Dialogs that want an answer: whether to stop the training, and where to write the tables."""
+"""Dialogs that want an answer: whether to stop the run, where to write the tables, what to show of one."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from textual.app import ComposeResult
@@ -14,11 +15,9 @@ from geocont_tui.palette import Palette
 from geocont_tui.widgets.key_line import KeyLine
 from geocont_tui.widgets.text_pane import Paragraph, TextPane
 
-TABLE_FILES = ("training.csv", "training_pairs.csv", "networks.csv")
-
 
 class StopQuestion(ModalScreen[bool]):
-    """Whether to stop the training: True to stop, False to go on."""
+    """Whether to stop the run: True to stop, False to go on."""
 
     BINDINGS = keys.bindings("question")
 
@@ -49,11 +48,12 @@ class ExportDialog(ModalScreen[Path | None]):
 
     BINDINGS = keys.bindings("export")
 
-    def __init__(self, palette: Palette, run: str, folder: Path) -> None:
+    def __init__(self, palette: Palette, run: str, folder: Path, files: tuple[str, ...]) -> None:
         super().__init__(classes="-ascii" if palette.ascii_only else None)
         self._palette = palette
         self._run = run
         self._folder = folder
+        self._files = files
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog export") as dialog:
@@ -73,8 +73,8 @@ class ExportDialog(ModalScreen[Path | None]):
 
     def _explain(self) -> None:
         folder = self._chosen()
-        there = [name for name in TABLE_FILES if (folder / name).exists()]
-        note = f"{', '.join(there)} there will be replaced" if there else f"makes {', '.join(TABLE_FILES)} there"
+        there = [name for name in self._files if (folder / name).exists()]
+        note = f"{', '.join(there)} there will be replaced" if there else f"makes {', '.join(self._files)} there"
         command = f"geocont-tui export {shlex.quote(self._run)} --csv {shlex.quote(str(folder))}"
         self.query_one(TextPane).show(
             (
@@ -95,6 +95,48 @@ class ExportDialog(ModalScreen[Path | None]):
 
     def action_write(self) -> None:
         self.dismiss(self._chosen())
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class FilterDialog(ModalScreen[str | None]):
+    """What a table is narrowed down to; None: as before. `check` says what is wrong with an input, "" if nothing is."""
+
+    BINDINGS = keys.bindings("filter")
+
+    def __init__(self, palette: Palette, words: str, explanation: str, check: Callable[[str], str]) -> None:
+        super().__init__(classes="-ascii" if palette.ascii_only else None)
+        self._palette = palette
+        self._words = words
+        self._explanation = explanation
+        self._check = check
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog filter") as dialog:
+            dialog.border_title = Content("filter the table")
+            yield Input(self._words, select_on_focus=False, compact=True)
+            yield TextPane(self._palette)
+            yield KeyLine(self._palette, "filter")
+
+    def on_mount(self) -> None:
+        field = self.query_one(Input)
+        field.cursor_blink = False
+        field.focus()
+        self._explain()
+
+    def on_input_changed(self) -> None:
+        self._explain()
+
+    def _explain(self) -> None:
+        wrong = self._check(self.query_one(Input).value)
+        lines = [Paragraph(self._explanation, "dim")]
+        self.query_one(TextPane).show((*lines, Paragraph(""), Paragraph(wrong, "selected")) if wrong else tuple(lines))
+
+    def action_apply(self) -> None:
+        words = self.query_one(Input).value.strip()
+        if not self._check(words):
+            self.dismiss(words)
 
     def action_cancel(self) -> None:
         self.dismiss(None)

@@ -3,27 +3,60 @@
 from geocont_tui import keys
 from geocont_tui.widgets.text_pane import Paragraph
 
-WORDS = (
-    (
-        "v1, u1",
-        "leading right and left singular vector of a layer's weights W: v1 in its input space, u1 in its output",
-    ),
-    ("weight v1", "|cos| between the v1 of adjacent layers, mean over all pairs of layers: 1 is the same direction"),
-    (
-        "gradient",
-        "the same of the gradient of one step; cumulative: of the sum of all gradients so far; update: of W - W0",
-    ),
-    ("Δpeak", "weight v1 now, less its highest value so far"),
+_COMMON = (
     ("chance", "what two random directions of that dimension show on average"),
-    ("± and band", "standard deviation over the seeds"),
     ("n/a", "this number does not exist; the reason stands beside it, in the details or in the table"),
 )
+WORDS = {
+    "ablation": (
+        (
+            "v1, u1",
+            "leading right and left singular vector of a layer's weights W: v1 in its input space, u1 in its output",
+        ),
+        (
+            "weight v1",
+            "|cos| between the v1 of adjacent layers, mean over all pairs of layers: 1 is the same direction",
+        ),
+        (
+            "gradient",
+            "the same of the gradient of one step; cumulative: of the sum of all gradients so far; update: of W - W0",
+        ),
+        ("Δpeak", "weight v1 now, less its highest value so far"),
+        ("± and band", "standard deviation over the seeds"),
+        *_COMMON,
+    ),
+    "analysis": (
+        (
+            "v1, u1",
+            "leading right and left singular vector of a layer's weights W: v1 in its input space, u1 in its output; "
+            "shown is |cos| between two layers: 1 is the same direction",
+        ),
+        (
+            "*",
+            "the side that meets the residual stream, which all layers share: input of q k v gate up, output of "
+            "o down. The other side is a basis of each layer's own, where chance is what to expect",
+        ),
+        ("not unique", "σ1 and σ2 are so close that v1 could as well be another direction; left out of the means"),
+        ("bound", "how far off the computed cosine can be at most"),
+        (
+            "gram",
+            "alignment of the whole spectrum: the cosine between WᵀW (or WWᵀ) of two layers, less what is the same in "
+            "all directions; chance is 0",
+        ),
+        ("_ and ›", "not read yet; one of the two layers is read"),
+        ("quantised", "stored in fewer bits: σ and v1 carry that error"),
+        *_COMMON,
+    ),
+}
 
 
 def help_text(place: keys.Place, ascii_only: bool) -> tuple[Paragraph, ...]:
     """The keys of a screen and the words on it, as paragraphs."""
     rows = [Paragraph(key.help, indent=14, label=_labels(key, ascii_only)) for key in keys.of(place)]
-    words = [Paragraph(meaning, indent=14, label=_ascii(word) if ascii_only else word) for word, meaning in WORDS]
+    words = [
+        Paragraph(meaning, indent=14, label=_ascii(word) if ascii_only else word)
+        for word, meaning in WORDS.get(place, ())
+    ]
     return (Paragraph("keys", "dim"), *rows, Paragraph(""), Paragraph("words", "dim"), *words)
 
 
@@ -33,4 +66,4 @@ def _labels(key: keys.Key, ascii_only: bool) -> str:
 
 
 def _ascii(word: str) -> str:
-    return word.replace("Δ", "d").replace("±", "+-")
+    return word.replace("Δ", "d").replace("±", "+-").replace("›", ">")

@@ -24,12 +24,17 @@ from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, write
 
 @dataclass(frozen=True)
 class BarRow:
-    """One bar. A value of None is n/a and `note` says why; `unique=False` hatches it (singular vector not unique)."""
+    """One bar. A value of None is n/a and `note` says why; `unique=False` hatches it (singular vector not unique).
+
+    `chance` and `chance_limit` stand in for those of all bars where a row lives in a space of its own.
+    """
 
     label: str
     value: float | None
     note: str = ""
     unique: bool = True
+    chance: float | None = None
+    chance_limit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Bars(CellWidget):
 
     def scroll_rows(self, delta: int) -> None:
         """Move the first visible row by `delta`, as far as there are rows."""
-        hidden = len(self._data.rows) - _visible_rows(self._data, self.content_size.height)
+        hidden = len(self._data.rows) - visible_rows(self._data, self.content_size.height)
         first = min(max(self._first + delta, 0), max(hidden, 0))
         if first != self._first:
             self._first = first
@@ -89,7 +94,7 @@ def draw(data: BarsData, width: int, height: int, palette: Palette, first: int =
     """`height` rows of `width` cells, from row number `first` on; any size from 0×0 up, any values."""
     if width <= 0 or height <= 0:
         return ()
-    count = _visible_rows(data, height)
+    count = visible_rows(data, height)
     first = min(max(first, 0), max(len(data.rows) - count, 0))
     visible = data.rows[first : first + count]
     layout = _layout(data, width)
@@ -126,7 +131,7 @@ def _layout(data: BarsData, width: int) -> _Layout:
     return _Layout(label, start, bar, start + bar, start + bar + VALUE_WIDTH)
 
 
-def _visible_rows(data: BarsData, height: int) -> int:
+def visible_rows(data: BarsData, height: int) -> int:
     """How many bars fit: a last line is kept for the chance level and for how many rows are hidden."""
     needs_footer = bool(data.chance_label) or len(data.rows) > height
     return max(min(len(data.rows), height - 1 if needs_footer and height > 1 else height), 0)
@@ -148,13 +153,15 @@ def _draw_row(cells: list[Cell], row: BarRow, data: BarsData, layout: _Layout, p
         write(cells, start, f"n/a  {reason}".rstrip(), palette.dim, width, ascii_only)
         return
     if layout.bar:
-        _draw_bar(cells, value, data, layout, palette)
+        _draw_bar(cells, value, row, data, layout, palette)
     write(cells, layout.value_start, f" {value:.2f}", palette.text, width)
     if layout.note_start < width:
         write(cells, layout.note_start, f" {row.note}", palette.dim, width, ascii_only)
 
 
-def _draw_bar(cells: list[Cell], value: float, data: BarsData, layout: _Layout, palette: Palette) -> None:
+def _draw_bar(cells: list[Cell], value: float, row: BarRow, data: BarsData, layout: _Layout, palette: Palette) -> None:
+    chance = data.chance if row.chance is None else row.chance
+    limit = data.chance_limit if row.chance is None else row.chance_limit
     style = palette.curve(data.index)
     blocks = palette.glyphs.blocks
     steps = len(blocks)
@@ -162,12 +169,12 @@ def _draw_bar(cells: list[Cell], value: float, data: BarsData, layout: _Layout, 
     full, part = divmod(length, steps)
     bar = blocks[-1] * full + (blocks[part - 1] if part else "")
     write(cells, layout.bar_start, bar, style, layout.value_start)
-    if _finite(data.chance_limit) is not None:
-        offset = _offset(data.chance_limit, data, layout)
+    if _finite(limit) is not None:
+        offset = _offset(limit, data, layout)
         if offset * steps >= length:
             cells[layout.bar_start + offset] = (palette.glyphs.chance, palette.dim)
-    if _finite(data.chance) is not None:
-        offset = _offset(data.chance, data, layout)
+    if _finite(chance) is not None:
+        offset = _offset(chance, data, layout)
         over_bar = offset < full and not palette.ascii_only
         cells[layout.bar_start + offset] = (
             palette.glyphs.chance,

@@ -57,6 +57,15 @@ def write(cells: list[Cell], x: int, text: str, style: Style, end: int, ascii_on
     return x
 
 
+def tail(text: str, room: int) -> str:
+    """The end of `text` in at most `room` cells, after a sign that its beginning is missing."""
+    if cell_len(text) <= room:
+        return text
+    while text and cell_len(text) > room - 1:
+        text = text[1:]
+    return f"…{text}" if room > 1 else ""
+
+
 def strip_of(row: Row) -> Strip:
     """The row as a Textual strip, neighbours of one style joined."""
     segments: list[Segment] = []

@@ -19,8 +19,16 @@ WORD = len("contradicted")
 class ClaimsPanel(Lines):
     """The findings, one line each where there is no room for more."""
 
-    def __init__(self, palette: Palette, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        palette: Palette,
+        *,
+        id: str | None = None,  # noqa: A002
+        classes: str | None = None,
+        none: str = "this experiment tests none of the claims that are known here",
+    ) -> None:
         super().__init__(palette, id=id, classes=classes)
+        self._none = none
         self._findings: tuple[Finding, ...] | None = None
 
     def show(self, findings: tuple[Finding, ...] | None) -> None:
@@ -33,7 +41,7 @@ class ClaimsPanel(Lines):
         if self._findings is None:
             return [(("nothing is measured yet", self._palette.dim),)]
         if not self._findings:
-            return wrap("this experiment tests none of the claims that are known here", width, self._palette.dim)
+            return wrap(self._none, width, self._palette.dim)
         everything = full(self._findings, width, self._palette)
         return everything if len(everything) <= height or height >= 9 else compact(self._findings, width, self._palette)
 

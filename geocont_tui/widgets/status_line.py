@@ -14,22 +14,23 @@ from geocont_tui.widgets.cells import BLANK, CellWidget, Frame, write
 
 @dataclass(frozen=True)
 class StatusData:
-    """What the lines show; durations in seconds, steps counted over all networks.
+    """What the lines show; durations in seconds.
 
-    `sign` is the mark before the word `state`; `kept` is the name of the folder in which the run is kept.
+    `title` is the command and what it works on; `sign` is the mark before the word `state`; `kept` is the name of the
+    folder in which the run is kept. `done` says how much of how much is done (there is no second line without it),
+    `rate` how fast, `note` what else there is to say.
     """
 
-    name: str
+    title: str
     device: str = ""
     sign: Sign = "waiting"
     state: str = "loading the data"
     elapsed: float | None = None
     eta: float | None = None
-    steps: int = 0
-    planned: int = 0
+    done: str = ""
     progress: float = 0.0
-    steps_per_second: float | None = None
-    probe_share: float | None = None
+    rate: str = ""
+    note: str = ""
     kept: str = ""
 
 
@@ -59,22 +60,19 @@ def draw(data: StatusData, width: int, height: int, palette: Palette) -> Frame:
     rows = [[BLANK] * width for _ in range(height)]
     if height >= 1:
         state = f"{palette.glyphs.signs[data.sign]} {data.state}"
-        pieces = [(f"ablate {data.name}", palette.selected, 2), (data.device, palette.dim, 5), (state, palette.text, 1)]
+        pieces = [(data.title, palette.selected, 2), (data.device, palette.dim, 5), (state, palette.text, 1)]
         pieces.append((clock(data.elapsed) if data.elapsed is not None else "", palette.text, 3))
         pieces.append((f"{clock(data.eta)} left" if data.eta is not None else "", palette.text, 4))
         pieces.append((f"kept in {data.kept}" if data.kept else "", palette.dim, 6))
         _write_pieces(rows[0], pieces, palette)
-    if height >= 2 and data.planned:
-        rate = f"{data.steps_per_second:,.0f} steps/s" if data.steps_per_second is not None else ""
-        share = f"probes {100 * data.probe_share:.1f} % of the time" if data.probe_share is not None else ""
-        count = f"{data.steps:,} of {data.planned:,} steps"
-        room = width - sum(len(text) + 3 for text in (count, rate, share) if text) - 8
+    if height >= 2 and data.done:
+        room = width - sum(len(text) + 3 for text in (data.done, data.rate, data.note) if text) - 8
         bar = _bar(data.progress, min(max(room, 0), 60), palette)
         pieces = [
-            (count, palette.text, 2),
+            (data.done, palette.text, 2),
             (f"{bar} {math.floor(100 * data.progress):3d} %", palette.text, 1),
-            (rate, palette.dim, 3),
-            (share, palette.dim, 4),
+            (data.rate, palette.dim, 3),
+            (data.note, palette.dim, 4),
         ]
         _write_pieces(rows[1], pieces, palette)
     return tuple(tuple(cells) for cells in rows)

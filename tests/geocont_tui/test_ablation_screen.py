@@ -28,7 +28,7 @@ from textual.widgets import Input
 
 from geocont_tui import job as job_module
 from geocont_tui.app import AblationApp
-from geocont_tui.job import Job
+from geocont_tui.job import ablation_job
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
 from geocont_tui.screens.reader import Reader
@@ -105,7 +105,8 @@ class Run:
 
     @property
     def screen(self) -> AblationScreen:
-        return self.app.ablation
+        assert isinstance(self.app.run_screen, AblationScreen)
+        return self.app.run_screen
 
     @property
     def lines(self) -> list[str]:
@@ -144,7 +145,7 @@ async def running(
     folder = tmp_path / RUN
     folder.mkdir()
     source = Source(synthetic.events(until=0.6, probes=24) if events is None else events, error)
-    app = AblationApp(Job(synthetic.experiment(), Recording(source, folder), "cpu"), settings)
+    app = AblationApp(ablation_job(synthetic.experiment(), Recording(source, folder), "cpu"), settings)
     try:
         async with app.run_test(size=size) as pilot:
             assert await asyncio.to_thread(source.reached.wait, 20)

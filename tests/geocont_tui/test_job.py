@@ -12,11 +12,11 @@ from geocont.events import Event, RunStarted
 from geocont.runs import Recording
 
 from geocont_tui import state as states
-from geocont_tui.job import Job
+from geocont_tui.job import Job, ablation_job
 
 
-def job_of(events: Iterator[Event], folder: Path) -> Job:
-    return Job(synthetic.experiment(), Recording(events, folder), "cpu")
+def job_of(events: Iterator[Event], folder: Path) -> Job[states.AblationState]:
+    return ablation_job(synthetic.experiment(), Recording(events, folder), "cpu")
 
 
 def journal(folder: Path) -> list[Event]:

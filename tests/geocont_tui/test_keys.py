@@ -11,18 +11,21 @@ from textual.binding import Binding
 from textual.keys import _character_to_key
 
 from geocont_tui import keys
-from geocont_tui.app import AblationApp
+from geocont_tui.app import RunApp
 from geocont_tui.screens.ablation import AblationScreen
+from geocont_tui.screens.analysis import AnalysisScreen
 from geocont_tui.screens.commands import Commands
-from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
+from geocont_tui.screens.dialogs import ExportDialog, FilterDialog, StopQuestion
 from geocont_tui.screens.help import help_text
 from geocont_tui.screens.reader import Reader
 
 SCREENS = {
     "ablation": AblationScreen,
+    "analysis": AnalysisScreen,
     "reader": Reader,
     "question": StopQuestion,
     "export": ExportDialog,
+    "filter": FilterDialog,
     "commands": Commands,
 }
 PLACES = get_args(keys.Place)
@@ -51,7 +54,7 @@ def test_ids_are_unique():
 def test_every_key_has_a_help_line_and_an_action_that_takes_its_arguments(key):
     assert key.help
     namespace, name, arguments = parse(key.action)
-    owner = AblationApp if namespace == "app" else SCREENS[key.place]
+    owner = RunApp if namespace == "app" else SCREENS[key.place]
     action = getattr(owner, f"action_{name}")
     inspect.signature(action).bind(None, *arguments)
 
@@ -80,7 +83,7 @@ def test_the_line_of_keys_fits_and_names_the_most_important(place, ascii_only, w
     written = "  ".join(f"{label} {text}" for label, text in line)
     assert cell_len(written) <= width
     assert written.isascii() or not ascii_only
-    if place == "ablation":
+    if place in ("ablation", "analysis"):
         assert {"? help", "q quit"} <= {f"{label} {text}" for label, text in line}
 
 
@@ -90,12 +93,13 @@ def test_keys_that_do_nothing_are_left_out_and_others_renamed():
     assert "stop" not in {text for _, text in line}
 
 
+@pytest.mark.parametrize("place", ["ablation", "analysis"])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_the_help_names_every_key(ascii_only):
-    text = help_text("ablation", ascii_only)
+def test_the_help_names_every_key(ascii_only, place):
+    text = help_text(place, ascii_only)
     said = [paragraph.text for paragraph in text]
     labels = " ".join(paragraph.label for paragraph in text)
-    for key in keys.of("ablation"):
+    for key in keys.of(place):
         assert key.help in said
         assert keys.label(key, ascii_only) in labels
     assert labels.isascii() or not ascii_only

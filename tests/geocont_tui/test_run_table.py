@@ -116,17 +116,16 @@ def test_any_names_at_any_size_fill_the_frame_exactly(rows, width, height, ascii
 
 
 STATUS = StatusData(
-    "mlp",
+    "ablate mlp",
     "cpu:2",
     "running",
     "running",
     47.2,
     3725.0,
-    5700,
-    18000,
+    "5,700 of 18,000 steps",
     0.3166,
-    412.4,
-    0.031,
+    "412 steps/s",
+    "probes 3.1 % of the time",
     "2026-12-01T14-03-11_mlp_k3f9",
 )
 
@@ -142,7 +141,7 @@ def test_the_status_lines_say_everything_where_there_is_room():
 
 @given(st.integers(40, 200), st.text(max_size=60))
 def test_the_state_is_seen_at_any_width_with_any_name(width, name):
-    first, second = texts(status_line.draw(dataclasses.replace(STATUS, name=name), width, 2, PALETTE))
+    first, second = texts(status_line.draw(dataclasses.replace(STATUS, title=f"ablate {name}"), width, 2, PALETTE))
     assert first.startswith(" ablate ")
     assert "● running" in first
     assert "31 %" in second
