@@ -68,7 +68,7 @@ def header_bytes(start: bytes, file_size: int, name: str) -> int:
     Raises:
         InputError: the file is no safetensors file, and as far as its first bytes tell it, what it is instead.
     """
-    other = _other_format(start, file_size)
+    other = other_format(start, file_size)
     if other:
         problem, remedy = other
         raise InputError(f"{name}: not a safetensors file; {problem}", remedy)
@@ -133,8 +133,8 @@ def _entries(header: bytes, name: str) -> Iterable[tuple[str, int, int, str, tup
         if not (
             isinstance(tensor, str)
             and isinstance(dtype, str)
-            and _is_printable(tensor)
-            and _is_printable(dtype)
+            and is_text(tensor)
+            and is_text(dtype)
             and _are_sizes(offsets)
             and _is_shape(shape)
             and len(offsets) == 2
@@ -154,8 +154,8 @@ def _is_shape(values: Any) -> TypeGuard[list[int]]:
     return math.prod(length for length in values if length) <= _LARGEST_SIZE  # torch multiplies beside a zero, too
 
 
-def _is_printable(text: str) -> bool:
-    # JSON can escape half a surrogate pair, which no terminal and no table can be given.
+def is_text(text: str) -> bool:
+    """Whether a text from JSON can be written: JSON can escape half a surrogate pair, which no terminal takes."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -167,7 +167,7 @@ def _truncated(name: str, what: str) -> InputError:
     return InputError(f"{name}: truncated: {what}", "Finish the download, or download the file again.")
 
 
-def _other_format(start: bytes, file_size: int) -> tuple[str, str] | None:
+def other_format(start: bytes, file_size: int) -> tuple[str, str] | None:
     """What a file that begins with `start` is if it is no safetensors file, and what to do."""
     if start.startswith(b"version https://git-lfs"):
         return f"it is a Git-LFS pointer ({file_size} bytes)", 'Run "git lfs pull" in the repository.'
