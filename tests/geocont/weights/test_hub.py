@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from geocont.weights.hub import wait_asked_for
+from geocont.weights.hub_stream import FAILURES_IN_A_ROW, wait_asked_for
 from hub_server import SHA, TOKEN, HubServer, Repository, Request
 from safetensors.torch import save
 
@@ -292,7 +292,7 @@ def test_waits_as_long_as_a_busy_hub_asks(session: Session):
 
 
 def test_gives_up_in_the_end(session: Session):
-    assert len(session.server.files("org/never-free")) == 5
+    assert len(session.server.files("org/never-free")) == FAILURES_IN_A_ROW
     assert len(session.server.files("org/asks-too-much")) == 1
 
 
