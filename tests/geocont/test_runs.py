@@ -18,6 +18,10 @@ from geocont.ablations.experiment import Experiment, Variant
 from geocont.errors import InputError, JobError
 from geocont.events import (
     JOURNAL_VERSION,
+    AnalysisProgress,
+    AnalysisStarted,
+    MatrixMeasured,
+    MatrixPlan,
     Message,
     NetworkDiverged,
     NetworkFinished,
@@ -27,7 +31,16 @@ from geocont.events import (
     RunFinished,
     RunStarted,
 )
-from geocont.runs import Recording, create_run_folder, find_run, list_runs, read_events, runs_folder
+from geocont.runs import (
+    Recording,
+    create_analysis_folder,
+    create_run_folder,
+    find_run,
+    list_runs,
+    read_analysis,
+    read_events,
+    runs_folder,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -582,3 +595,74 @@ def test_find_run_says_what_is_wrong(tmp_path):
     with pytest.raises(InputError) as caught:
         find_run("2026", tmp_path / "empty")
     assert "no runs yet" in caught.value.remedy
+
+
+def analysis_events(done: int = 2) -> list:
+    plans = tuple(
+        MatrixPlan(
+            stack="text", projection="q", layer=layer, tensors=("t",), rows=4, cols=4, dtype="F32", bytes=64, side="v",
+            rule="plain",
+        )
+        for layer in range(3)
+    )  # fmt: skip
+    started = AnalysisStarted(
+        model="org/model", revision="abc", source="here", parameters={"model": "org/model"}, matrices=plans, skipped=(),
+        bytes=192, device="cpu", versions={}, time=1000.5,
+    )  # fmt: skip
+    measured = MatrixMeasured(
+        stack="text", projection="q", layer=0, singular_values=(2.0,), gap=None, stable_rank=1.0, frobenius=2.0,
+        v1_error_bound=0.0, u1_error_bound=0.0, status="ok",
+    )  # fmt: skip
+    progress = AnalysisProgress(matrices=done, bytes_read=64, elapsed=7.5, bytes_per_second=None)
+    return [started, measured, progress]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B"),
+        ("/models/my model [1]/", "my-model-1"),
+        ("C:\\models\\x", "x"),
+        ("./a.safetensors", "a.safetensors"),
+        ("..", "model"),
+        ("/", "model"),
+        ("ü" * 300, "run"),
+        ("x" * 300, "x" * 100),
+    ],
+)
+def test_folder_of_an_analysis(tmp_path, model, name):
+    parameters = {"model": model, "revision": None, "top_k": 8, "gap_tolerance": 0.005, "exact_gram": False}
+    folder = create_analysis_folder(model, parameters, tmp_path)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d_" + re.escape(name) + "_[a-z0-9]{4}", folder.name)
+    assert read_analysis(folder) == {name: value for name, value in parameters.items() if value is not None}
+    assert [path.name for path in folder.iterdir()] == ["analysis.toml"]
+
+
+def test_analysis_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="is not the run of an analysis"):
+        read_analysis(tmp_path)
+    (tmp_path / "analysis.toml").write_bytes(b"\xff = ")
+    with pytest.raises(InputError, match="is damaged"):
+        read_analysis(tmp_path)
+
+
+def test_an_analysis_is_recorded_listed_and_found(tmp_path):
+    folder = create_analysis_folder("org/model", {"model": "org/model"}, tmp_path)
+    with Recording(iter(analysis_events()), folder) as recording:
+        for _ in range(3):
+            next(recording)
+    events = list(read_events(folder))
+    assert events[:3] == analysis_events()
+    assert (events[-1].status, events[-1].elapsed) == ("stopped", 7.5)
+    [summary] = list_runs(tmp_path)
+    assert (summary.kind, summary.name, summary.state, summary.started) == ("analysis", "org/model", "stopped", 1000.5)
+    assert (summary.steps_done, summary.steps_planned, summary.fraction) == (2, 3, 2 / 3)
+    assert summary.headline == "layers: 3, matrices: 3"
+    assert find_run(folder.name, tmp_path) == folder
+
+
+def test_a_run_of_each_kind_is_a_run(tmp_path):
+    create_analysis_folder("org/model", {"model": "org/model"}, tmp_path)
+    create_run_folder(EXPERIMENT, tmp_path)
+    assert {summary.state for summary in list_runs(tmp_path)} == {"interrupted"}
+    assert len(list_runs(tmp_path)) == 2

@@ -10,15 +10,20 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pyarrow
 import pyarrow.parquet
 import pytest
 from geocont.errors import InputError
 from geocont.events import (
     Alignment,
+    AnalysisStarted,
+    MatrixMeasured,
+    MatrixPlan,
     NetworkDiverged,
     NetworkFinished,
     NetworkPlan,
     NetworkProgress,
+    PairMeasured,
     Probe,
     Progress,
     RunFinished,
@@ -294,3 +299,135 @@ def test_import_is_light():
     program = "import sys, geocont.tables, geocont.runs; print({'torch', 'pyarrow', 'textual'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.strip() == "set()"
+
+
+PAIRS_OF_LAYERS_HEADER = (
+    b"model,revision,stack,projection,layer_a,layer_b,v1_cosine,u1_cosine,v_dim,u_dim,v1_chance,u1_chance,"
+    b"residual_side,v_gram,u_gram,v_weighted,u_weighted,v_overlap,u_overlap,v_error_bound,u_error_bound,status,note,"
+    b"adjacent,v_gram_error,u_gram_error,weighted_share,overlap_k\n"
+)
+MATRICES_HEADER = (
+    b"model,revision,stack,projection,layer,tensor,rows,cols,dtype,sigma1,sigma2,gap,stable_rank,frobenius,"
+    b"v1_error_bound,status,note,u1_error_bound\n"
+)
+
+
+def matrix(layer, projection="q", **changes) -> MatrixPlan:
+    fields = {"rows": 64, "cols": 32, "side": "v", "tensors": (f"layers.{layer}.{projection}",)}
+    return MatrixPlan(
+        stack="text",
+        projection=projection,
+        layer=layer,
+        dtype="BF16",
+        bytes=4096,
+        rule="plain",
+        **{**fields, **changes},
+    )
+
+
+def measured(layer, others=(), v1=(), u1=(), projection="q", **changes) -> MatrixMeasured:
+    fields = {"singular_values": (3.0, 2.0), "gap": 0.5, "stable_rank": 4.5, "frobenius": 6.0, "status": "ok"}
+    bounds = {"v1_error_bound": 1e-4, "u1_error_bound": 2e-4}
+    return MatrixMeasured(
+        stack="text", projection=projection, layer=layer, others=others, v1_cosines=v1, u1_cosines=u1,
+        **{**fields, **bounds, **changes},
+    )  # fmt: skip
+
+
+def analysed(*plans, revision="abc"):
+    return AnalysisStarted(
+        model="org/model", revision=revision, source="here", parameters={}, matrices=plans, skipped=(), bytes=1,
+        device="cpu", versions={}, time=0.0,
+    )  # fmt: skip
+
+
+def adjacent(layer_a, layer_b, **changes) -> PairMeasured:
+    fields = {"v1_cosine": 0.5, "u1_cosine": 0.25, "v_dim": 32, "u_dim": 64, "v1_chance": 0.14, "u1_chance": 0.1}
+    return PairMeasured(
+        stack="text", projection="q", layer_a=layer_a, layer_b=layer_b, residual_side="v", **{**fields, **changes}
+    )
+
+
+def analysis():
+    """Three layers of which the last is not unique, and a refused projection."""
+    return [
+        analysed(matrix(0), matrix(1), matrix(2), matrix(0, "down", status="quantized_refused", note="GPTQ")),
+        measured(0),
+        measured(1, (0,), (0.5,), (0.25,)),
+        adjacent(
+            0, 1, v_gram=0.75, v_gram_error=0.001, v_overlap=(0.2, 0.4), u_overlap=(0.1, 0.3), v_weighted=0.6,
+            weighted_share=0.9, v_error_bound=2e-4, u_error_bound=4e-4,
+        ),
+        measured(2, (0, 1), (None, None), (None, None), status="not_unique", note="σ1/σ2 = 1.001"),
+        adjacent(1, 2, v1_cosine=None, u1_cosine=None, status="not_unique", note="layer 2: σ1/σ2 = 1.001"),
+        RunFinished(status="done", time=1.0),
+    ]  # fmt: skip
+
+
+def test_analysis_columns_are_the_contract(tmp_path):
+    files = write_csv(tables(analysis()), tmp_path)
+    assert [path.name for path in files] == ["pairs.csv", "matrices.csv"]
+    assert files[0].read_bytes().startswith(PAIRS_OF_LAYERS_HEADER)
+    assert files[1].read_bytes().startswith(MATRICES_HEADER)
+
+
+def test_analysis_rows():
+    pairs, matrices = tables(analysis())
+    rows = [dict(zip(pairs.columns, row, strict=True)) for row in pairs.rows]
+    assert [(row["layer_a"], row["layer_b"], row["adjacent"]) for row in rows] == [
+        (0, 1, "yes"), (0, 2, "no"), (1, 2, "yes"),
+    ]  # fmt: skip
+    first, distant, last = rows
+    assert first | {"v1_chance": 0, "u1_chance": 0} == {
+        "model": "org/model", "revision": "abc", "stack": "text", "projection": "q", "layer_a": 0, "layer_b": 1,
+        "v1_cosine": 0.5, "u1_cosine": 0.25, "v_dim": 32, "u_dim": 64, "v1_chance": 0, "u1_chance": 0,
+        "residual_side": "v", "v_gram": 0.75, "u_gram": None, "v_weighted": 0.6, "u_weighted": None, "v_overlap": 0.4,
+        "u_overlap": 0.3, "v_error_bound": 2e-4, "u_error_bound": 4e-4, "status": "ok", "note": None,
+        "adjacent": "yes", "v_gram_error": 0.001, "u_gram_error": None, "weighted_share": 0.9, "overlap_k": 2,
+    }  # fmt: skip
+    assert (distant["status"], distant["v1_cosine"], distant["v_gram"]) == ("not_unique", None, None)
+    assert last["note"] == "layer 2: σ1/σ2 = 1.001"
+    columns = [dict(zip(matrices.columns, row, strict=True)) for row in matrices.rows]
+    assert [(row["projection"], row["layer"], row["status"]) for row in columns] == [
+        ("q", 0, "ok"), ("q", 1, "ok"), ("q", 2, "not_unique"), ("down", 0, "quantized_refused"),
+    ]  # fmt: skip
+    assert (columns[0]["sigma1"], columns[0]["sigma2"], columns[0]["gap"]) == (3.0, 2.0, 0.5)
+    assert (columns[3]["sigma1"], columns[3]["note"], columns[3]["rows"]) == (None, "GPTQ", 64)
+
+
+def test_a_distant_pair_has_its_cosines():
+    events = [
+        analysed(matrix(0), matrix(1), matrix(3)),
+        measured(0),
+        measured(1, (0,), (0.5,), (0.25,)),
+        measured(3, (0, 1), (0.125, 0.375), (0.0625, None)),
+    ]
+    rows = {row[4:6]: row for row in tables(events).pairs.rows}
+    assert rows[0, 3][6:8] == (0.125, 0.0625)
+    assert rows[1, 3][6:8] == (0.375, None)
+
+
+def test_what_was_not_measured_says_so():
+    *events, _ = analysis()
+    found = tables([*events[:2], RunFinished(status="stopped", time=1.0)])
+    rows = [dict(zip(found.pairs.columns, row, strict=True)) for row in found.pairs.rows]
+    assert [row["v1_cosine"] for row in rows] == [None] * 3
+    assert {row["note"] for row in rows} == {"not measured: the run was stopped"}
+    assert found.matrices.rows[1][-2] == "not measured: the run was stopped"
+    assert found.matrices.rows[0][-2] is None
+    assert tables(events[:1]).matrices.rows[0][-2] == "not measured: the journal ends before the run does"
+
+
+def test_an_analysis_in_every_format(tmp_path):
+    found = tables(analysis())
+    write_json(found, tmp_path / "all.json")
+    content = json.loads((tmp_path / "all.json").read_bytes())
+    assert list(content) == ["pairs", "matrices"]
+    assert content["pairs"][0]["v1_cosine"] == 0.5
+    assert write_csv(found, tmp_path / "one.csv") == [tmp_path / "one.csv"]
+    assert (tmp_path / "one.csv").read_bytes().startswith(PAIRS_OF_LAYERS_HEADER)
+    files = write_parquet(found, tmp_path / "parquet")
+    assert [path.name for path in files] == ["pairs.parquet", "matrices.parquet"]
+    columns = pyarrow.parquet.read_table(files[0])
+    assert columns.column("v1_cosine").to_pylist() == [0.5, None, None]
+    assert columns.schema.field("layer_a").type == pyarrow.int64()
