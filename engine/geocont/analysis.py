@@ -502,6 +502,8 @@ class _Job:
                 yield self._progress(done)
         finally:
             self._turns.end()
+            # A read that is under way, from a slow line, ends at once.
+            self._checkpoint.close()
             pool.shutdown(wait=True, cancel_futures=True)
             pair_pool.shutdown(wait=True, cancel_futures=True)
             torch.set_num_threads(threads)

@@ -12,6 +12,7 @@ import torch
 from geocont import analysis, chance, gram, measurement, results
 from geocont.errors import InputError, JobError
 from geocont.events import AnalysisProgress, AnalysisStarted, MatrixMeasured, Message, PairMeasured, RunFinished
+from geocont.weights.local import LocalCheckpoint
 from geocont.weights.quantization import Weights
 from safetensors.torch import save_file
 
@@ -311,6 +312,22 @@ def test_closing_lets_go_of_threads_and_files(tmp_path):
     if Path("/proc/self/fd").is_dir():
         opened = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
         assert not [path for path in opened if str(tmp_path) in path]
+
+
+def test_closing_does_not_wait_for_a_slow_line(tmp_path, monkeypatch):
+    closed = threading.Event()
+    monkeypatch.setattr(analysis, "_HEARTBEAT_SECONDS", 0.001)
+    monkeypatch.setattr(LocalCheckpoint, "close", lambda _: closed.set())
+
+    def slow(self, name, following=None):
+        assert closed.wait(60)
+        raise JobError("closed meanwhile", "")
+
+    monkeypatch.setattr(Weights, "read", slow)
+    events = analysis.analyze(write(tmp_path / "m", llama_tensors()), device="cpu")
+    next(event for event in events if isinstance(event, AnalysisProgress))
+    events.close()
+    assert closed.is_set()
 
 
 def test_weights_that_go_away_end_the_analysis(tmp_path, monkeypatch):
