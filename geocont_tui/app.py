@@ -1,6 +1,6 @@
 """The Textual app: runs a job in a worker thread, paints its snapshots at its own rate, and does what the screen asks.
 
-    run_ablation(experiment, device, run_folder, settings) -> exit code
+    run_ablation(experiment, events, run_folder, settings) -> exit code
     run_analysis(model, events, run_folder, settings) -> exit code
 
 The worker never touches a widget. A timer on the UI thread asks for the job's latest snapshot and hands it to the
@@ -254,22 +254,15 @@ class AnalysisApp(RunApp):
         return AnalysisScreen(self.job.snapshot, self.palette, self.job.recording.folder.name)
 
 
-def run_ablation(experiment: Experiment, device: str, run_folder: Path, settings: Settings) -> int:
-    """Train `experiment` on the screen and keep the run in `run_folder`; the exit code of the process.
+def run_ablation(experiment: Experiment, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
+    """Show the training of `experiment` on the screen and keep it in `run_folder`; the exit code of the process.
 
     Says on stderr where the run is kept, and what was wrong if it failed.
 
     Raises:
         InputError, JobError: the journal cannot be begun.
     """
-
-    def events() -> Iterator[Event]:
-        # Loading torch takes seconds, in which the screen is there already.
-        from geocont.ablations.crew import train
-
-        yield from train(experiment, device)
-
-    return _show(AblationApp(ablation_job(experiment, Recording(events(), run_folder), device), settings))
+    return _show(AblationApp(ablation_job(experiment, Recording(events, run_folder)), settings))
 
 
 def run_analysis(model: str, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:

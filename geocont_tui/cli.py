@@ -6,13 +6,17 @@ Every error ends here, as two lines on stderr: what is wrong, and what to do.
 
 import difflib
 import sys
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from geocont import __version__
 from geocont.errors import GeocontError, InputError, JobError
 from typer.exceptions import TyperException
+
+if TYPE_CHECKING:
+    from geocont_tui.terminal import Settings
 
 PROGRAM = "geocont-tui"
 _DONE, _FAILED, _WRONG_USAGE = 0, 1, 2  # terminal.ExitCode, which would import rich
@@ -38,6 +42,21 @@ Parquet = Annotated[
 RunDir = Annotated[
     Path | None,
     typer.Option("--run-dir", metavar="DIR", help="The folder that holds the runs. Default: in your data folder."),
+]
+Headless = Annotated[
+    bool | None,
+    typer.Option(
+        "--headless/--no-headless",
+        help="Print instead of drawing a screen; by itself where there is no terminal. Suits screen readers.",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")]
+Theme = Annotated[
+    Literal["dark", "light"] | None, typer.Option("--theme", help="Colours for a dark or a light terminal.")
+]
+Fps = Annotated[
+    int | None,
+    typer.Option("--fps", metavar="N", min=1, max=30, help="How often a second a screen is painted anew, 1 to 30."),
 ]
 Ascii = Annotated[bool, typer.Option("--ascii", help="Draw and print with ASCII characters only.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -72,7 +91,7 @@ def _program(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """Watch the leading singular vectors of adjacent layers align, or fail to, while networks train.
+    """Watch the leading singular vectors of adjacent layers align, or fail to: in training and in pretrained models.
 
     Progress goes to stderr, data to stdout. Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted,
     143 terminated.
@@ -97,25 +116,14 @@ def ablate(
     steps: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Train every variant for this many updates.")
     ] = None,
-    headless: Annotated[
-        bool | None,
-        typer.Option(
-            "--headless/--no-headless",
-            help="Print instead of drawing a screen; by itself where there is no terminal. Suits screen readers.",
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    headless: Headless = None,
+    device: Device = "auto",
     run_dir: RunDir = None,
     csv: Csv = None,
     json: Json = None,
     parquet: Parquet = None,
-    theme: Annotated[
-        Literal["dark", "light"] | None, typer.Option(help="Colours for a dark or a light terminal.")
-    ] = None,
-    fps: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=30, help="How often a second a screen is painted anew, 1 to 30."),
-    ] = None,
+    theme: Theme = None,
+    fps: Fps = None,
     ascii_only: Ascii = False,
     _debug: Debug = False,
 ) -> int:
@@ -126,45 +134,138 @@ def ablate(
     from geocont.ablations.experiment import read, with_steps
     from geocont.runs import create_run_folder
 
-    from geocont_tui import terminal
-
     overrides = (*(assignments or []), *([f"seeds={seeds}"] if seeds is not None else []))
     chosen = read(experiment, overrides)
     if steps is not None:
         chosen = with_steps(chosen, steps)
-    screen = terminal.has_screen()
-    if headless is False and not screen:
-        raise InputError(
-            "--no-headless: there is no screen: stdin, stdout and stderr must be terminals, and TERM not dumb",
-            "leave --no-headless out, or run it in a terminal",
-        )
+    is_on_screen = _is_on_screen(headless)
     _check_targets(csv, json, parquet)
 
     from geocont.ablations.crew import train
 
-    from geocont_tui.headless import print_summary, read_state, run_ablation, write_tables
+    from geocont_tui import headless as printed
+    from geocont_tui.job import Begun
 
     # What can be refused is refused here: the job itself checks the data and the device before its first event.
-    rehearsal = train(chosen, device)
-    next(rehearsal)
-    rehearsal.close()  # type: ignore[attr-defined]
-    folder = create_run_folder(chosen, run_dir)
-    if headless or not screen:
-        return run_ablation(chosen, device, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None)
+    with closing(Begun(train(chosen, device))) as events:
+        folder = create_run_folder(chosen, run_dir)
+        if not is_on_screen:
+            return printed.run_ablation(
+                chosen, events, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
+            )
+        settings = _prepared(theme, fps, ascii_only)
 
-    settings = terminal.detect(theme=theme, fps=fps, ascii_only=ascii_only or None)
-    terminal.prepare(settings)
+        from geocont_tui import app as screens
 
-    from geocont_tui import app as screens
+        code = screens.run_ablation(chosen, events, folder, settings)
+    _print_results(folder, code, csv, json, parquet, ascii_only)
+    return code
 
-    code = screens.run_ablation(chosen, device, folder, settings)
-    try:
-        write_tables(folder, csv=csv, json=json, parquet=parquet)
-        print_summary(read_state(folder), ascii_only or None)
-    except InputError as error:
-        # A run that failed has said why; one that could not even begin has nothing to write.
-        if code != _FAILED:
-            raise JobError(str(error), error.remedy) from None
+
+@app.command(short_help="Show the continuity of a pretrained model.")
+def analyze(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="An id on the hub, a folder, or a file of weights.")],
+    revision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit on the hub. Default: its main branch.")
+    ] = None,
+    projections: Annotated[
+        str | None, typer.Option(metavar="q,k,gate", help="Only these projections, as --plan names them.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(metavar="0-15", help="Only these layers: 0-15 or 3,7,11.")] = None,
+    stack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this stack of layers, as --plan names it.")
+    ] = None,
+    top_k: Annotated[
+        int, typer.Option(metavar="K", min=1, max=64, help="How many singular vectors a side are compared.")
+    ] = 8,
+    gap_tolerance: Annotated[
+        float,
+        typer.Option(metavar="GAP", min=0.0, help="v1 counts as not unique where σ1/σ2 - 1 is below this; 0: never."),
+    ] = 0.005,
+    exact_gram: Annotated[
+        bool, typer.Option("--exact-gram", help="Whole-spectrum alignment by whole products: exact, and slow.")
+    ] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Measure again what was measured before, and keep no results.")
+    ] = False,
+    weights: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Which file of weights, or which index, where there are several.")
+    ] = None,
+    layouts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file with layouts of your own, which go first.")
+    ] = None,
+    subfolder: Annotated[str | None, typer.Option(metavar="NAME", help="The folder of MODEL with the weights.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Read the headers only and print what would be read; --json writes it.")
+    ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Keep the files of the hub in its cache instead of streaming them.")
+    ] = False,
+    headless: Headless = None,
+    device: Device = "auto",
+    run_dir: RunDir = None,
+    csv: Csv = None,
+    json: Json = None,
+    parquet: Parquet = None,
+    theme: Theme = None,
+    fps: Fps = None,
+    ascii_only: Ascii = False,
+    _debug: Debug = False,
+) -> int:
+    """Compare the leading singular vectors of adjacent layers of a pretrained model, one matrix at a time.
+
+    The model is never built. HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. Press q to stop and leave; Ctrl-C
+    stops a headless analysis. What is measured is kept, so that the next time goes on from there.
+    """
+    is_on_screen = not plan and _is_on_screen(headless)
+    if plan and (csv or parquet):
+        raise InputError(
+            "--plan measures nothing that --csv or --parquet could hold", "use --json, or leave --plan out"
+        )
+    _check_targets(csv, json, parquet)
+    if not plan:
+        print(f"reading the headers of {model}", file=sys.stderr, flush=True)
+
+    from geocont.analysis import analyze as analysis_of
+    from geocont.runs import create_analysis_folder
+
+    from geocont_tui import headless as printed
+    from geocont_tui.analysis_state import fold
+    from geocont_tui.job import Begun
+
+    events = Begun(
+        analysis_of(
+            model,
+            revision=revision,
+            projections=projections,
+            layers=layers,
+            stack=stack,
+            top_k=top_k,
+            gap_tolerance=gap_tolerance,
+            exact_gram=exact_gram,
+            weights_file=weights,
+            layouts_file=None if layouts is None else str(layouts),
+            subfolder=subfolder,
+            download=download,
+            use_cache=not no_cache,
+            device=device,
+        )
+    )
+    with closing(events):
+        if plan:
+            printed.print_plan(events, json, ascii_only or None)
+            return _DONE
+        folder = create_analysis_folder(model, fold(None, events.first).parameters, run_dir)
+        if not is_on_screen:
+            return printed.run_analysis(
+                model, events, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
+            )
+        settings = _prepared(theme, fps, ascii_only)
+
+        from geocont_tui import app as screens
+
+        code = screens.run_analysis(model, events, folder, settings)
+    _print_results(folder, code, csv, json, parquet, ascii_only)
     return code
 
 
@@ -211,12 +312,63 @@ def runs(
     elif found:
         write_out(runs_table(found), needs_ascii(sys.stdout))
     else:
-        print(f"there are no runs in {run_dir or runs_folder()}: `{PROGRAM} ablate` makes one", file=sys.stderr)
+        print(
+            f"there are no runs in {run_dir or runs_folder()}: `{PROGRAM} ablate` or `{PROGRAM} analyze` makes one",
+            file=sys.stderr,
+        )
     return _DONE
 
 
+@app.command()
+def doctor(ascii_only: Ascii = False, _debug: Debug = False) -> int:
+    """Print versions, device and memory, whether the hub answers, what is kept where, what the terminal can do."""
+    from geocont_tui.doctor import report
+    from geocont_tui.headless import write_out
+    from geocont_tui.terminal import needs_ascii
+
+    write_out(report(), ascii_only or needs_ascii(sys.stdout))
+    return _DONE
+
+
+def _is_on_screen(headless: bool | None) -> bool:
+    """Whether a screen is to be drawn. Raises InputError where one is asked for and cannot be."""
+    from geocont_tui import terminal
+
+    has_screen = terminal.has_screen()
+    if headless is False and not has_screen:
+        raise InputError(
+            "--no-headless: there is no screen: stdin, stdout and stderr must be terminals, and TERM not dumb",
+            "leave --no-headless out, or run it in a terminal",
+        )
+    return has_screen and not headless
+
+
+def _prepared(theme: str | None, fps: int | None, ascii_only: bool) -> "Settings":
+    """The settings of the screen, in force for Textual, which must not have been imported yet."""
+    from geocont_tui import terminal
+
+    settings = terminal.detect(theme=theme, fps=fps, ascii_only=ascii_only or None)
+    terminal.prepare(settings)
+    return settings
+
+
+def _print_results(
+    folder: Path, code: int, csv: Path | None, json: Path | None, parquet: Path | None, ascii_only: bool
+) -> None:
+    """Write the tables of a run that was on the screen, and print its results."""
+    from geocont_tui.headless import print_summary, read_state, write_tables
+
+    try:
+        write_tables(folder, csv=csv, json=json, parquet=parquet)
+        print_summary(read_state(folder), ascii_only or None)
+    except InputError as error:
+        # A run that failed has said why; one that could not even begin has nothing to write.
+        if code != _FAILED:
+            raise JobError(str(error), error.remedy) from None
+
+
 def _check_targets(csv: Path | None, json: Path | None, parquet: Path | None) -> None:
-    """See that the tables can be written, before anything is trained. Raises InputError."""
+    """See that the tables can be written, before a long job relies on it. Raises InputError."""
     from geocont.tables import check_target
 
     for target, suffix in ((csv, ".csv"), (json, ".json"), (parquet, ".parquet")):

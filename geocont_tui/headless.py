@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,15 +15,21 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+import msgspec
 from geocont import tables
 from geocont.ablations.experiment import Experiment
+from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
-from geocont.events import Event, Message, NetworkDiverged
+from geocont.events import AnalysisStarted, Event, Message, NetworkDiverged
 from geocont.runs import Recording, RunSummary, read_events
-from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from geocont_tui import analysis_state
+from geocont_tui.analysis_state import AnalysisState
+from geocont_tui.analysis_text import analysis_table, plan_table
+from geocont_tui.plain_text import duration, in_ascii, printable, size, wrapped
+from geocont_tui.plain_text import tables as columns
 from geocont_tui.state import (
     WEIGHT_V1,
     AblationState,
@@ -38,29 +43,16 @@ from geocont_tui.state import (
 )
 from geocont_tui.terminal import ExitCode, is_terminal, needs_ascii
 
+State = AblationState | AnalysisState
+
 _PART = 0.05
 _REFRESH_SECONDS = 0.25
 _SILENCE_SECONDS = 60.0
-_IN_ASCII = str.maketrans(
-    {
-        "±": "+-",
-        "σ": "sigma",
-        "‖": "|",
-        "Δ": "d",
-        "×": "x",
-        "−": "-",
-        "–": "-",
-        "…": "...",
-        "≥": ">=",
-        "≤": "<=",
-        "∂": "d",
-    }
-)
 
 
 def run_ablation(
     experiment: Experiment,
-    device: str,
+    events: Iterator[Event],
     run_folder: Path,
     *,
     csv: Path | None = None,
@@ -68,7 +60,7 @@ def run_ablation(
     parquet: Path | None = None,
     ascii_only: bool | None = None,
 ) -> int:
-    """Train `experiment`, keep it in `run_folder`, print its results and write the tables asked for.
+    """Pull the training of `experiment`, keep it in `run_folder`, print its results and write the tables asked for.
 
     SIGINT and SIGTERM end the run in order: the journal is closed, and what there is by then is printed and written. A
     second one ends the process at once.
@@ -79,24 +71,48 @@ def run_ablation(
     Raises:
         GeocontError: the job, or writing the results, failed. What there is has been printed and written by then.
     """
-    from geocont.ablations import crew
+    return _run(experiment.name, events, run_folder, csv, json, parquet, ascii_only)
 
-    _say(f"{experiment.name}: kept in {run_folder}")
-    state: AblationState | None = None
+
+def run_analysis(
+    model: str,
+    events: Iterator[Event],
+    run_folder: Path,
+    *,
+    csv: Path | None = None,
+    json: Path | None = None,
+    parquet: Path | None = None,
+    ascii_only: bool | None = None,
+) -> int:
+    """As `run_ablation`, for the analysis of `model`."""
+    return _run(model, events, run_folder, csv, json, parquet, ascii_only)
+
+
+def _run(
+    name: str,
+    events: Iterator[Event],
+    run_folder: Path,
+    csv: Path | None,
+    json: Path | None,
+    parquet: Path | None,
+    ascii_only: bool | None,
+) -> int:
+    _say(f"{name}: kept in {run_folder}")
+    state: State | None = None
     failure: GeocontError | None = None
-    display = _Bar(experiment.name) if _can_redraw(sys.stderr) else _Lines()
-    with Recording(crew.train(experiment, device), run_folder) as recording, _first_signal() as received, display:
+    display = _Bar(name) if _can_redraw(sys.stderr) else _Lines()
+    with Recording(events, run_folder) as recording, _first_signal() as received, display:
         try:
             for event in recording:
-                state = fold(state, event)
+                state = _fold(state, event)
                 display.show(state, event)
                 if received:
-                    state = fold(state, recording.stop())
+                    state = _fold(state, recording.stop())
                     break
         except GeocontError as error:
             failure = error
             if state is not None and recording.finished is not None:
-                state = fold(state, recording.finished)
+                state = _fold(state, recording.finished)
     if state is not None:
         try:
             write_tables(run_folder, csv=csv, json=json, parquet=parquet)
@@ -115,6 +131,13 @@ def run_ablation(
     return ExitCode.TERMINATED if received[0] == signal.SIGTERM else ExitCode.INTERRUPTED
 
 
+def _fold(state: State | None, event: Event) -> State:
+    """The fold of the kind of run that the first event tells."""
+    if isinstance(state, AnalysisState) or (state is None and isinstance(event, AnalysisStarted)):
+        return analysis_state.fold(state, event)
+    return fold(state, event)
+
+
 def _first(failure: GeocontError | None, error: GeocontError) -> GeocontError:
     """What is to be reported last, as the reason: the failure there was already. Then `error` is a line of its own."""
     if failure is None:
@@ -123,11 +146,11 @@ def _first(failure: GeocontError | None, error: GeocontError) -> GeocontError:
     return failure
 
 
-def read_state(run_folder: Path) -> AblationState:
+def read_state(run_folder: Path) -> State:
     """The state of a run as its journal has it. Raises InputError as `read_events` does, and if it is empty."""
-    state: AblationState | None = None
+    state: State | None = None
     for event in read_events(run_folder):
-        state = fold(state, event)
+        state = _fold(state, event)
     if state is None:
         raise InputError(f"the journal in {run_folder} is empty", "give a run that has started")
     return state
@@ -155,10 +178,39 @@ def write_tables(
         _say(f"wrote {path}")
 
 
-def print_summary(state: AblationState, ascii_only: bool | None = None) -> None:
-    """Print `summary_table` on stdout, to the width of a terminal, in ASCII where it cannot show more."""
-    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-    write_out(summary_table(state, width), needs_ascii(sys.stdout) if ascii_only is None else ascii_only)
+def print_summary(state: State, ascii_only: bool | None = None) -> None:
+    """Print the results on stdout, to the width of a terminal, in ASCII where it cannot show more."""
+    width = _width()
+    text = analysis_table(state, width) if isinstance(state, AnalysisState) else summary_table(state, width)
+    write_out(text, needs_ascii(sys.stdout) if ascii_only is None else ascii_only)
+
+
+def print_plan(events: Iterator[Event], json: Path | None = None, ascii_only: bool | None = None) -> None:
+    """Print what an analysis will read on stdout, and write it into the file `json`; nothing more is pulled.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    started = next(events)
+    state = analysis_state.fold(None, started)
+    for event in events:
+        if not isinstance(event, Message):
+            break
+        state = analysis_state.fold(state, event)
+    if json is not None:
+        warnings = [message.text for message in state.messages]
+        content = msgspec.json.encode({**msgspec.to_builtins(started), "warnings": warnings})
+        try:
+            with atomic_file(json) as file:
+                file.write(msgspec.json.format(content, indent=2) + b"\n")
+        except OSError as error:
+            raise InputError(f"{json} cannot be written: {error.strerror or error}", "choose another place") from None
+        _say(f"wrote {json}")
+    write_out(plan_table(state, _width()), needs_ascii(sys.stdout) if ascii_only is None else ascii_only)
+
+
+def _width() -> int | None:
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
 
 
 def write_out(text: str, ascii_only: bool = False) -> None:
@@ -171,7 +223,7 @@ def write_out(text: str, ascii_only: bool = False) -> None:
         return
     encoding = "ascii" if ascii_only else sys.stdout.encoding or "utf-8"
     if ascii_only:
-        text = text.translate(_IN_ASCII)
+        text = in_ascii(text)
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
@@ -202,13 +254,13 @@ def summary_table(state: AblationState, width: int | None = None) -> str:
         facts.append(f"{state.probe_share:.1%} of the computing time went into probes")
     head = f"{experiment.name}: {experiment.description}" if experiment.description else experiment.name
     blocks = [
-        _wrapped([head, ", ".join(facts)], width),
-        *_tables(rows, width),
-        _wrapped(_notes(state, summaries), width),
+        wrapped([head, ", ".join(facts)], width),
+        *columns(rows, width),
+        wrapped(_notes(state, summaries), width),
         ["claims of the source", *_claims(state, width)],
     ]
     text = "\n\n".join("\n".join(block) for block in blocks) + "\n"
-    return _printable(text)
+    return printable(text)
 
 
 def runs_table(runs: Sequence[RunSummary]) -> str:
@@ -223,17 +275,7 @@ def runs_table(runs: Sequence[RunSummary]) -> str:
         }
         for each in runs
     ]
-    return _printable("\n".join(_tables(rows, None)[0]) + "\n")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: 9 s, 2 min 05 s, 3 h 07 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return printable("\n".join(columns(rows, None)[0]) + "\n")
 
 
 def _row(found: Summary, state: AblationState) -> dict[str, str]:
@@ -265,28 +307,6 @@ def _number(found: Spread | None, digits: int = 3) -> str:
     return mean if found.std is None else f"{mean} ± {found.std:{style}}"
 
 
-def _printable(text: str) -> str:
-    # A journal may come from anywhere; nothing in it moves the cursor.
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
-
-
-def _tables(rows: list[dict[str, str]], width: int | None) -> list[list[str]]:
-    """The rows as lines of aligned columns, in as many tables as `width` asks for, each with the variant in front."""
-    columns = [[name, *(row[name] for row in rows)] for name in rows[0]]
-    padded = []
-    for column in columns:
-        room = max(cell_len(cell) for cell in column)
-        padded.append([cell + " " * (room - cell_len(cell)) for cell in column])
-    first, *rest = padded
-    parts = [[first]]
-    for column in rest:
-        used = sum(cell_len(each[0]) + 2 for each in parts[-1])
-        if width is not None and len(parts[-1]) > 1 and used + cell_len(column[0]) > width:
-            parts.append([first])
-        parts[-1].append(column)
-    return [["  ".join(cells).rstrip() for cells in zip(*part, strict=True)] for part in parts]
-
-
 def _notes(state: AblationState, summaries: list[Summary]) -> list[str]:
     """What the numbers are, what chance would give, and why a number is not there."""
     several = state.experiment.seeds > 1
@@ -315,17 +335,10 @@ def _claims(state: AblationState, width: int | None) -> list[str]:
     """A line per claim under test, beginning with the one word, then the reason where there is one."""
     lines: list[str] = []
     for finding in findings(state):
-        lines += _wrapped([f"  {finding.verdict:<14}{finding.claim}: {finding.numbers}"], width, indent=16)
+        lines += wrapped([f"  {finding.verdict:<14}{finding.claim}: {finding.numbers}"], width, indent=16)
         if finding.reason:
-            lines += _wrapped([f"{'':16}{finding.reason}"], width, indent=16)
+            lines += wrapped([f"{'':16}{finding.reason}"], width, indent=16)
     return lines or ["  none of them is under test with these variants"]
-
-
-def _wrapped(lines: list[str], width: int | None, indent: int = 2) -> list[str]:
-    if width is None:
-        return lines
-    room = max(width, 2 * indent)
-    return [part for line in lines for part in textwrap.wrap(line, room, subsequent_indent=" " * indent)]
 
 
 class _Lines:
@@ -341,7 +354,7 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def show(self, state: AblationState, event: Event) -> None:
+    def show(self, state: State, event: Event) -> None:
         text = _news(event)
         if text:
             _say(text)
@@ -378,7 +391,7 @@ class _Bar:
             self._progress.refresh()
             self._progress.stop()
 
-    def show(self, state: AblationState, event: Event) -> None:
+    def show(self, state: State, event: Event) -> None:
         # A terminal that has gone away does not end the run.
         with suppress(OSError):
             text = _news(event)
@@ -399,10 +412,15 @@ def _news(event: Event) -> str | None:
     return None
 
 
-def _position(state: AblationState) -> str:
-    parts = [f"{state.steps_planned - state.steps_left:,} of {state.steps_planned:,} network-steps"]
-    if state.steps_per_second:
-        parts.append(f"{state.steps_per_second:,.0f}/s")
+def _position(state: State) -> str:
+    if isinstance(state, AnalysisState):
+        parts = [f"{state.over:,} of {state.planned:,} matrices, {size(state.bytes_read)} read"]
+        if state.bytes_per_second:
+            parts.append(f"{size(round(state.bytes_per_second))}/s")
+    else:
+        parts = [f"{state.steps_planned - state.steps_left:,} of {state.steps_planned:,} network-steps"]
+        if state.steps_per_second:
+            parts.append(f"{state.steps_per_second:,.0f}/s")
     if state.eta is not None:
         parts.append(f"{duration(state.eta)} left")
     return "  ".join(parts)

@@ -7,7 +7,7 @@ changes. Pausing is not pulling.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
@@ -160,6 +160,34 @@ class Job(Generic[State]):
     def _publish(self, snapshot: Snapshot[State]) -> None:
         with self._lock:
             self._snapshot = replace(snapshot, version=self._snapshot.version + 1)
+
+
+class Begun(Iterator[Event]):
+    """A job whose first event has been taken, and comes first again.
+
+    With the first event a job has refused what it can refuse, before anything is kept of it.
+
+    Raises:
+        GeocontError: what the job raised.
+    """
+
+    def __init__(self, events: Iterator[Event]) -> None:
+        self._events = events
+        self.first = next(events)
+        self._is_fresh = True
+
+    def __next__(self) -> Event:
+        if self._is_fresh:
+            self._is_fresh = False
+            return self.first
+        return next(self._events)
+
+    def close(self) -> None:
+        """Close the job, which releases everything."""
+        self._is_fresh = False
+        close: Callable[[], None] | None = getattr(self._events, "close", None)
+        if close is not None:
+            close()
 
 
 def ablation_job(experiment: Experiment, recording: Recording, device: str = "") -> Job[AblationState]:

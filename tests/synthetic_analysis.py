@@ -147,6 +147,7 @@ def awkward_events(until: float = 1.0) -> Iterator[Event]:
 
 
 def _measured(matrices: Sequence[MatrixPlan], until: float) -> Iterator[Event]:
+    yield AnalysisProgress(matrices=0, bytes_read=0, elapsed=0.0, bytes_per_second=None)
     before: dict[tuple[str, str], list[MatrixPlan]] = {}
     read = 0
     for count, matrix in enumerate(matrices, 1):

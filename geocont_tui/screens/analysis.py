@@ -20,9 +20,10 @@ from geocont_tui import keys
 from geocont_tui.analysis_state import AnalysisState, Row
 from geocont_tui.job import Snapshot
 from geocont_tui.palette import Palette
+from geocont_tui.plain_text import size
 from geocont_tui.screens.dialogs import FilterDialog
 from geocont_tui.screens.pair import cosine_line, pair_paragraphs, pair_text, pair_title
-from geocont_tui.screens.plan import gigabytes, plan_paragraphs
+from geocont_tui.screens.plan import plan_paragraphs
 from geocont_tui.screens.reader import Reader
 from geocont_tui.screens.run import NORMAL, SIGNS, Pane, Phase, RunScreen
 from geocont_tui.widgets import pair_table, shades
@@ -193,7 +194,7 @@ class AnalysisScreen(RunScreen):
         is_over = self._phase in ("done", "stopped", "failed")
         rate = None if is_over else state.bytes_per_second
         notes = [f"cached {state.cached}"] * bool(state.cached)
-        read = f"{gigabytes(state.bytes_read)} of {gigabytes(state.bytes)}"
+        read = f"{size(state.bytes_read)} of {size(state.bytes)}"
         revision = f"  {state.revision[:7]}" if state.revision else ""
         self.query_one("#status", StatusLine).show(
             StatusData(
@@ -205,7 +206,7 @@ class AnalysisScreen(RunScreen):
                 eta=state.eta if self._phase == "running" else None,
                 done=f"{state.over:,} of {state.planned:,} matrices  {read}" if state.rows else "",
                 progress=state.progress,
-                rate=f"{gigabytes(round(rate))}/s" if rate else "",
+                rate=f"{size(round(rate))}/s" if rate else "",
                 note=", ".join(notes),
                 kept=self._kept,
             )

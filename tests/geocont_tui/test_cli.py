@@ -5,14 +5,17 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic
 from geocont import __version__, runs
+from geocont.ablations import crew
 from geocont.ablations.experiment import presets
 from geocont.ablations.experiment import read as read_experiment
+from geocont.events import Event
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -223,11 +226,24 @@ def test_no_runs_yet_is_said_on_stderr(capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_without_a_screen_it_hands_over_to_headless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(headless, "run_ablation", lambda *given, **named: calls.append((given, named)) or 7)
+    devices: list[str] = []
+
+    def train(_experiment: Any, device: str) -> Iterator[Event]:
+        devices.append(device)
+        return synthetic.events()
+
+    def run(experiment: Any, events: Iterator[Event], folder: Path, **named: Any) -> int:
+        calls.append((experiment, next(events), folder, named))
+        return 7
+
+    monkeypatch.setattr(crew, "train", train)
+    monkeypatch.setattr(headless, "run_ablation", run)
     options = ["--seeds", "2", "--steps", "5", "--set", "seeds=9", "--set", "defaults.width=32", "--device", "cpu"]
     assert cli.run(["ablate", *options, "--run-dir", str(tmp_path), "--csv", str(tmp_path / "t")]) == 7
-    ((experiment, device, folder), named) = calls[0]
-    assert (experiment.name, experiment.seeds, device) == ("mlp", 2, "cpu")
+    experiment, first, folder, named = calls[0]
+    assert (experiment.name, experiment.seeds, devices) == ("mlp", 2, ["cpu"])
+    # The first event was taken, to see whether the job refuses, and comes again.
+    assert first == next(synthetic.events())
     assert {(variant.steps, variant.width) for variant in experiment.variants} == {(5, 32)}
     assert folder.parent == tmp_path
     assert read_experiment(str(folder / "experiment.toml")) == experiment
@@ -240,7 +256,7 @@ def test_with_a_screen_it_hands_over_to_the_app_and_prints_what_came_out(
 ) -> None:
     seen: list[terminal.Settings] = []
 
-    def show(_experiment: Any, _device: str, folder: Path, settings: terminal.Settings) -> int:
+    def show(_experiment: Any, _events: Any, folder: Path, settings: terminal.Settings) -> int:
         seen.append(settings)
         with runs.Recording(synthetic.events(until=1.0 if status == "done" else 0.5), folder) as recording:
             for _, _event in zip(range(400 if status == "done" else 40), recording, strict=False):

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from geocont_tui import headless
-from geocont_tui.headless import duration, read_state, run_ablation, runs_table, summary_table, write_out
+from geocont_tui.headless import read_state, run_ablation, runs_table, summary_table, write_out
+from geocont_tui.plain_text import duration
 from geocont_tui.state import AblationState, fold
 from geocont_tui.terminal import ExitCode
 
@@ -242,7 +243,7 @@ def test_a_run_that_ends_well(train: Callable[..., None], tmp_path: Path, capsys
     events = journaled(synthetic.events())
     train(*events)
     targets = {"csv": tmp_path / "tables", "json": tmp_path / "all.json", "parquet": tmp_path / "training.parquet"}
-    assert run_ablation(EXPERIMENT, "cpu", tmp_path, **targets) == ExitCode.DONE
+    assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, **targets) == ExitCode.DONE
     out, err = capsys.readouterr()
     assert out == summary_table(folded(events)), "stdout has the results and nothing else"
     assert list(read_events(tmp_path)) == events
@@ -268,7 +269,7 @@ def test_progress_says_how_far_how_fast_and_how_long(
     train: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(*synthetic.events())
-    run_ablation(EXPERIMENT, "cpu", tmp_path)
+    run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
     assert re.search(r"^ *\d+%  [\d,]+ of 18,000 network-steps  412/s  \d+ s left$", capsys.readouterr().err, re.M)
 
 
@@ -283,7 +284,7 @@ def test_a_slow_run_says_something_every_minute(
 
     *started, progress = first(0.0)
     train(*started, *([ten_seconds, progress] * 31), RunFinished(status="done", time=0.0))
-    run_ablation(EXPERIMENT, "cpu", tmp_path)
+    run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  0%  ")]
     assert 4 <= len(lines) <= 5
 
@@ -293,7 +294,7 @@ def test_what_diverges_is_said_at_once(
 ) -> None:
     diverged = NetworkDiverged(variant=NAMES[-1], seed=1, step=77, reason="the loss is not finite")
     train(*first(0.4), diverged, RunFinished(status="done", time=0.0))
-    assert run_ablation(EXPERIMENT, "cpu", tmp_path) == ExitCode.DONE
+    assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path) == ExitCode.DONE
     out, err = capsys.readouterr()
     assert f"warning: {NAMES[-1]}, seed 1, diverged at step 77: the loss is not finite\n" in err
     assert "diverged at step 77 (1 of 3)" in out
@@ -307,7 +308,7 @@ def test_a_run_that_fails_still_gives_what_there_is(
 
     train(*first(0.4), fail)
     with pytest.raises(JobError, match="out of memory") as caught:
-        run_ablation(EXPERIMENT, "cpu", tmp_path, csv=tmp_path / "t")
+        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, csv=tmp_path / "t")
     assert str(tmp_path / "error.log") in caught.value.remedy
     assert "RuntimeError" in (tmp_path / "error.log").read_text()
     out, err = capsys.readouterr()
@@ -329,7 +330,7 @@ def test_a_run_that_cannot_begin_prints_no_table(
 
     train(refuse)
     with pytest.raises(InputError, match="no such device"):
-        run_ablation(EXPERIMENT, "cpu", tmp_path)
+        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
     assert capsys.readouterr().out == ""
 
 
@@ -340,7 +341,7 @@ def test_tables_that_cannot_be_written_fail_the_run_after_the_results(
     train(*events)
     (tmp_path / "file").touch()
     with pytest.raises(JobError, match="file"):
-        run_ablation(EXPERIMENT, "cpu", tmp_path, csv=tmp_path / "file" / "tables")
+        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, csv=tmp_path / "file" / "tables")
     assert capsys.readouterr().out == summary_table(folded(events))
 
 
@@ -357,7 +358,7 @@ def test_a_signal_ends_the_run_in_order(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     events = first(0.4)
     train(*events, lambda: signal.raise_signal(number), events[-1], *events)
-    assert run_ablation(EXPERIMENT, "cpu", tmp_path, json=tmp_path / "t.json") == code
+    assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, json=tmp_path / "t.json") == code
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     out, err = capsys.readouterr()
     assert cells(out) == cells(summary_table(folded(events)))
@@ -380,7 +381,7 @@ def test_a_second_signal_ends_it_at_once_and_the_journal_all_the_same(
 
     train(*first(0.4), twice)
     with pytest.raises(KeyboardInterrupt):
-        run_ablation(EXPERIMENT, "cpu", tmp_path)
+        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
     *_, last = read_events(tmp_path)
     assert isinstance(last, RunFinished)
     assert last.status == "stopped"
@@ -390,7 +391,7 @@ def test_an_ignored_signal_stays_ignored(train: Callable[..., None], tmp_path: P
     train(*first(0.4), lambda: signal.raise_signal(signal.SIGINT), RunFinished(status="done", time=0.0))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert run_ablation(EXPERIMENT, "cpu", tmp_path) == ExitCode.DONE
+        assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path) == ExitCode.DONE
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -410,16 +411,14 @@ def test_ascii_keeps_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Streams of the operating system: in a process of its own. It trains nothing, and needs no torch.
 PROGRAM = """
-import sys, types
+import sys
 from pathlib import Path
 import synthetic
 from geocont.errors import GeocontError
-crew = sys.modules["geocont.ablations.crew"] = types.ModuleType("crew")
-crew.train = lambda experiment, device: synthetic.events()
 from geocont_tui.headless import run_ablation
 def main():
     try:
-        return run_ablation(synthetic.experiment(), "cpu", Path(sys.argv[1]))
+        return run_ablation(synthetic.experiment(), synthetic.events(), Path(sys.argv[1]))
     except GeocontError as error:
         print("error:", error, file=sys.stderr)
         print("try:", error.remedy, file=sys.stderr)

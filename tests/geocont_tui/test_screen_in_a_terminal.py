@@ -24,7 +24,7 @@ PATIENCE = 20.0
 
 # `train` without torch: synthetic events, then heartbeats as from long steps.
 PROGRAM = f"""
-import sys, threading, types
+import sys, threading
 from pathlib import Path
 
 sys.path.insert(0, {str(TESTS)!r})
@@ -33,7 +33,7 @@ from geocont_tui.terminal import Settings, prepare
 prepare(Settings())
 import synthetic
 
-def train(experiment, device):
+def train():
     last = None
     for event in synthetic.events(until=0.6):
         last = event
@@ -42,14 +42,13 @@ def train(experiment, device):
         threading.Event().wait(0.1)
         yield last
 
-sys.modules["geocont.ablations.crew"] = types.SimpleNamespace(train=train)
 from geocont_tui import app
 if sys.argv[2:] == ["bug"]:
     def paint(self, *arguments, **options):
         token = {SECRET!r}
         raise ZeroDivisionError("a bug in the screen")
     app.AblationScreen.paint = paint
-sys.exit(app.run_ablation(synthetic.experiment(), "cpu", Path(sys.argv[1]), Settings()))
+sys.exit(app.run_ablation(synthetic.experiment(), train(), Path(sys.argv[1]), Settings()))
 """
 
 
