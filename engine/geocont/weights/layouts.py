@@ -64,6 +64,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def per_expert(self) -> bool:
         return any(projection.endswith("[E]") for projection in self.projections)
 
+    @property
+    def has_expert_group(self) -> bool:
+        return "expert" in _compiled(self.pattern).groupindex
+
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str
@@ -124,7 +128,7 @@ def _row(table: Mapping[str, Any], source: str) -> Layout:
         raise InputError(f"{where}: the cut {row.cut!r} takes a query, a key and a value", remedy)
     if len({projection.endswith("[E]") for projection in row.projections}) > 1 or len(set(row.projections)) < count:
         raise InputError(f"{where}: the projections do not go together", remedy)
-    if "expert" in _compiled(row.pattern).groupindex and not row.per_expert:
+    if row.has_expert_group and not row.per_expert:
         raise InputError(f"{where}: a pattern with a group named expert needs projections that end in [E]", remedy)
     return row
 
@@ -256,6 +260,7 @@ class _Stack:
 
     prefix: str
     name: str = ""
+    modality: str = ""
     mtp: bool = False
     shared: bool = False
     width: int = 0
@@ -288,17 +293,22 @@ def plan(weights: Mapping[str, Weight], config: Config | None, layouts: Sequence
     skipped: Counter[tuple[str, str]] = Counter()
     stacks = _stacks(weights, skipped)
     _name_stacks(stacks)
+
+    @cache
+    def fitting(rest: str) -> list[Layout]:
+        """The rows whose pattern fits, the conditions apart: names repeat from layer to layer."""
+        return [layout for layout in layouts if _compiled(layout.pattern).fullmatch(rest)]
+
     found: list[_Found] = []
     for stack in stacks:
         stack.width = _width(stack, config)
         for layer in sorted(stack.layers):
-            found += _match(stack, layer, config, layouts, skipped)
+            found += _match(stack, layer, config, fitting, skipped)
     if not found:
         return _group_by_numbers(weights, config)
-    placements = _place(found, config)
-    named = _stack_table(placements, {stack.name: stack for stack in stacks})
-    notes = _count_notes(stacks, config)
-    return Plan(placements, _skipped(skipped), named, notes)
+    placed = _place(found, config)
+    placements = tuple(placement for _, placement in placed)
+    return Plan(placements, _skipped(skipped), _stack_table(placed), _count_notes(stacks, config))
 
 
 # ------------------------------------------------------------------------------------------------------------- stacks
@@ -340,16 +350,15 @@ def _name_stacks(stacks: list[_Stack]) -> None:
     def first(stack: _Stack, *choices: str) -> str:
         return next((word for word in choices if re.fullmatch(words[word], stack.prefix)), "")
 
-    modality = {id(stack): first(stack, "vision", "audio", "text") for stack in stacks}
-    role = {id(stack): first(stack, "encoder", "decoder") for stack in stacks}
-    plain = "text" if {"vision", "audio"} & set(modality.values()) else "layers"
-    alike = Counter((modality[id(stack)], stack.mtp) for stack in stacks)
     for stack in stacks:
-        stages = [part for part in stack.prefix.split(".") if part.isdigit()]
-        stage = f"stage {'.'.join(stages)}" if stages else ""
-        several = alike[modality[id(stack)], stack.mtp] > 1
-        parts = [modality[id(stack)], role[id(stack)] if several and not stage else "", stage]
-        stack.name = " ".join(filter(None, parts)) or plain
+        stack.modality = first(stack, "vision", "audio", "text")
+    plain = "text" if any(stack.modality in ("vision", "audio") for stack in stacks) else "layers"
+    alike = Counter((stack.modality, stack.mtp) for stack in stacks)
+    for stack in stacks:
+        stages = ".".join(part for part in stack.prefix.split(".") if part.isdigit())
+        several = alike[stack.modality, stack.mtp] > 1 and not stages
+        role = first(stack, "encoder", "decoder") if several else ""
+        stack.name = " ".join(filter(None, (stack.modality, role, stages and f"stage {stages}"))) or plain
         if stack.mtp:
             stack.name = "mtp" if stack.name == plain else f"{stack.name} mtp"
     taken = Counter(stack.name for stack in stacks)
@@ -376,19 +385,17 @@ def _width(stack: _Stack, config: Config | None) -> int:
     best = max(lengths.values(), default=0)
     candidates = [length for length, count in lengths.items() if count == best]
     if not candidates:
-        return stated if stated is not None else max(sizes, key=lambda size: sizes[size], default=0)
+        return stated if stated is not None else max(sizes, key=lambda size: (sizes[size], -size), default=0)
     return max(candidates, key=lambda length: (length == stated, sizes[length]))
 
 
-def _stack_table(placements: Iterable[Placement], stacks: Mapping[str, _Stack]) -> dict[str, Stack]:
-    layers: dict[str, set[int]] = {}
-    for placement in placements:
-        layers.setdefault(placement.stack, set()).add(placement.layer)
-    table = {}
-    for name, indices in layers.items():
-        stack = stacks.get(name) or next(stacks[known] for known in stacks if name.startswith(f"{known} "))
-        table[name] = Stack(name, stack.width, len(indices), stack.prefix)
-    return table
+def _stack_table(placed: Iterable[tuple[_Stack, Placement]]) -> dict[str, Stack]:
+    layers: dict[str, set[int]] = defaultdict(set)
+    stacks: dict[str, _Stack] = {}
+    for stack, placement in placed:
+        stacks[placement.stack] = stack
+        layers[placement.stack].add(placement.layer)
+    return {name: Stack(name, stack.width, len(layers[name]), stack.prefix) for name, stack in stacks.items()}
 
 
 def _count_notes(stacks: Sequence[_Stack], config: Config | None) -> tuple[str, ...]:
@@ -409,7 +416,7 @@ def _sections(stack: _Stack, config: Config | None) -> list[Config]:
     if config is None:
         return []
     keys = _shipped().config
-    kind = next((kind for kind in ("vision", "audio") if kind in stack.name.split()), "text")
+    kind = stack.modality or "text"
     parts = [config[key] for key in keys[kind] if isinstance(config.get(key), dict)]
     # The text model's numbers stand at the top where there is no part for it; those of a vision tower never do.
     if kind == "text" or not any(isinstance(config.get(key), dict) for key in keys["text"]):
@@ -436,7 +443,11 @@ def _model_types(stack: _Stack, config: Config | None) -> list[str]:
 
 
 def _match(
-    stack: _Stack, layer: int, config: Config | None, layouts: Sequence[Layout], skipped: Counter[tuple[str, str]]
+    stack: _Stack,
+    layer: int,
+    config: Config | None,
+    fitting: Callable[[str], Sequence[Layout]],
+    skipped: Counter[tuple[str, str]],
 ) -> list[_Found]:
     """The rows that fit the tensors of one layer. What fits none is counted as skipped."""
     named = stack.layers[layer]
@@ -454,20 +465,16 @@ def _match(
             and not (layout.no_sibling and any(map(_compiled(layout.no_sibling).fullmatch, names)))
         )
 
-    rows = [layout for layout in layouts if settled(layout)]
-
     def first(rest: str, weight: Weight, inputs: Mapping[str, int]) -> Layout | None:
-        for layout in rows:
-            match = _compiled(layout.pattern).fullmatch(rest)
-            if match is None:
-                continue
-            stacked = layout.per_expert and not layout.expert_rows and "expert" not in match.groupdict()
+        for layout in fitting(rest):
+            stacked = layout.per_expert and not layout.expert_rows and not layout.has_expert_group
             if layout.cut != "skip" and not weight.refused and len(weight.shape) != (3 if stacked else 2):
                 continue
             writer = layout.outputs.removeprefix("twice ")
             if writer and (weight.refused or _other(weight.shape, stack.width) != 2 * inputs.get(writer, -1)):
                 continue
-            return layout
+            if settled(layout):
+                return layout
         return None
 
     inputs: dict[str, int] = {}
@@ -486,7 +493,7 @@ def _match(
         there = found.get(key)
         if there is None:
             found[key] = _Found(stack, layer, rest, layout, (weight,))
-        elif "expert" in _compiled(layout.pattern).groupindex and there.layout == layout:
+        elif layout.has_expert_group and there.layout == layout:
             found[key] = replace(there, weights=(*there.weights, weight))
         else:
             skipped[_template(weight.name), f"another tensor holds {', '.join(layout.projections)} of the layer"] += 1
@@ -574,27 +581,23 @@ def _is_input_first(one: _Found, votes: Mapping[tuple[str, bool], int], config: 
     return not set(_model_types(one.stack, config)).isdisjoint(_shipped().residual["input_first"])
 
 
-def _place(found: Sequence[_Found], config: Config | None) -> tuple[Placement, ...]:
+def _place(found: Sequence[_Found], config: Config | None) -> list[tuple[_Stack, Placement]]:
+    """The placements and their stacks, stack by stack, layer by layer, in the customary order within a layer."""
     votes = _vote(found)
     inputs: dict[tuple[int, int, str], int] = {}
     for one in found:
         if one.layout.projections == ("o",) and not one.weights[0].refused:
             key = (id(one.stack), one.layer, one.layout.stack)
             inputs[key] = _other(one.weights[0].shape, one.stack.width)
-    placements: list[Placement] = []
+    number = {id(stack): place for place, stack in enumerate({id(one.stack): one.stack for one in found}.values())}
+    placed: list[tuple[tuple[int, str, int, float], _Stack, Placement]] = []
     for one in found:
         attention_width = inputs.get((id(one.stack), one.layer, one.layout.stack))
-        placements += _projections(one, _is_input_first(one, votes, config), attention_width, config)
-
-    def order(placement: Placement) -> tuple[int, float]:
-        name = placement.projection.removesuffix("[E]").removeprefix("shared_").split("+")[0]
-        place = _ORDER.index(name) if name in _ORDER else _ORDER.index("gate") - 0.5
-        return placement.layer, place
-
-    by_stack: dict[str, list[Placement]] = {}
-    for placement in placements:
-        by_stack.setdefault(placement.stack, []).append(placement)
-    return tuple(placement for group in by_stack.values() for placement in sorted(group, key=order))
+        for placement in _projections(one, _is_input_first(one, votes, config), attention_width, config):
+            name = placement.projection.removesuffix("[E]").removeprefix("shared_").split("+")[0]
+            place = _ORDER.index(name) if name in _ORDER else _ORDER.index("gate") - 0.5
+            placed.append(((number[id(one.stack)], one.layout.stack, one.layer, place), one.stack, placement))
+    return [(stack, placement) for _, stack, placement in sorted(placed, key=lambda entry: entry[0])]
 
 
 def _projections(
@@ -624,7 +627,7 @@ def _projections(
         return
     experts, problem = 0, ""
     if layout.per_expert:
-        experts = len(one.weights) if "expert" in _compiled(layout.pattern).groupindex else weight.shape[0]
+        experts = len(one.weights) if layout.has_expert_group else weight.shape[0]
     if layout.expert_rows:
         stated = _number("experts", one.stack, config)
         experts = stated or 1
@@ -735,7 +738,14 @@ def _group_by_numbers(weights: Mapping[str, Weight], config: Config | None) -> P
     for name, weight in weights.items():
         layered = [key for key in keys_of.get(name, []) if len(families[key]) > 1]
         if not layered:
-            reason = "a vector" if len(weight.shape) < 2 else "no other layer has a tensor of this name"
+            dimensions = len(weight.shape)
+            reason = (
+                "no other layer has a tensor of this name"
+                if dimensions == 2
+                else "a vector"
+                if dimensions < 2
+                else "no matrix"
+            )
             skipped[_template(name), weight.refused or reason] += 1
             continue
         prefix, rest = layered[0]
@@ -749,30 +759,30 @@ def _group_by_numbers(weights: Mapping[str, Weight], config: Config | None) -> P
             f"no projections of adjacent layers are to be seen in the {len(weights)} tensor names",
             f"Describe them in a file for --layouts. The commonest names: {listed or 'none at all'}.",
         )
-    placements: list[Placement] = []
+    placed: list[tuple[_Stack, Placement]] = []
     for stack in stacks.values():
         width = stack.width = _width_by_numbers(stack, weights, config)
         for layer in sorted(stack.layers):
             for rest, weight in stack.layers[layer]:
                 rows, cols = weight.shape
                 side, note = _side_by_shape(rows, cols, width)
-                placements.append(
-                    Placement(
-                        stack=stack.name,
-                        projection=rest,
-                        layer=layer,
-                        tensors=(weight.name,),
-                        rows=rows,
-                        cols=cols,
-                        dtype=weight.dtype,
-                        bytes=weight.bytes,
-                        side=side,
-                        rule="unknown names",
-                        note=note,
-                    )
+                placement = Placement(
+                    stack=stack.name,
+                    projection=rest,
+                    layer=layer,
+                    tensors=(weight.name,),
+                    rows=rows,
+                    cols=cols,
+                    dtype=weight.dtype,
+                    bytes=weight.bytes,
+                    side=side,
+                    rule="unknown names",
+                    note=note,
                 )
+                placed.append((stack, placement))
     note = "no layout knows these names: they are grouped by the numbers in them, and taken as stored [out, in]"
-    return Plan(tuple(placements), _skipped(skipped), _stack_table(placements, stacks), (note,))
+    placements = tuple(placement for _, placement in placed)
+    return Plan(placements, _skipped(skipped), _stack_table(placed), (note,))
 
 
 def _width_by_numbers(stack: _Stack, weights: Mapping[str, Weight], config: Config | None) -> int:

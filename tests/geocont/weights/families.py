@@ -594,6 +594,91 @@ FAMILIES: dict[str, Family] = {
         },
         IMAGE_TEXT,
     ),
+    "gpt_neox_japanese": Family("gpt_neox_japanese", BERT | {"intermediate_multiple_size": 2}),
+    "imagegpt": Family("imagegpt", GPT2, PLAIN),
+    "fuyu": Family("fuyu", {"text_config": BERT | {"model_type": "persimmon"}}, IMAGE_TEXT),
+    "dinov3_vit": Family("dinov3_vit", VISION, PLAIN),
+    "wav2vec2": Family(
+        "wav2vec2",
+        BERT
+        | {
+            "conv_dim": [8],
+            "conv_kernel": [4],
+            "conv_stride": [4],
+            "num_conv_pos_embeddings": 4,
+            "num_conv_pos_embedding_groups": 2,
+        },
+        PLAIN,
+    ),
+    "rwkv": Family(
+        "rwkv",
+        {
+            "hidden_size": HIDDEN,
+            "num_hidden_layers": LAYERS,
+            "vocab_size": VOCABULARY,
+            "attention_hidden_size": HIDDEN,
+            "intermediate_size": FF,
+        },
+    ),
+    "moonshine": Family(
+        "moonshine",
+        {
+            "hidden_size": HIDDEN,
+            "intermediate_size": FF,
+            "encoder_num_hidden_layers": 2,
+            "decoder_num_hidden_layers": 2,
+            "encoder_num_attention_heads": HEADS,
+            "decoder_num_attention_heads": HEADS,
+            "vocab_size": VOCABULARY,
+        },
+        "AutoModelForSpeechSeq2Seq",
+    ),
+    "t5gemma": Family("t5gemma", {"encoder": WITH_HEAD, "decoder": WITH_HEAD}, SEQ2SEQ),
+    "deepseek_v32": Family("deepseek_v32", DEEPSEEK | {"index_n_heads": 2, "index_head_dim": 8}),
+    "minimax_m2": Family("minimax_m2", WITH_HEAD | {"num_local_experts": 4}),
+    "lfm2_moe": Family(
+        "lfm2_moe",
+        LLAMA
+        | EXPERTS
+        | {
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "num_hidden_layers": 4,
+            "num_dense_layers": 1,
+        },
+    ),
+    "phi4_multimodal": Family(
+        "phi4_multimodal",
+        LLAMA
+        | {
+            "audio_config": {
+                "hidden_size": 16,
+                "intermediate_size": 24,
+                "num_blocks": 2,
+                "num_attention_heads": 2,
+                "nemo_conv_channels": 16,
+                "ext_pw_out_channel": 16,
+            },
+            "vision_config": VISION | {"crop_size": 32},
+        },
+    ),
+    "qwen3_vl_moe": Family(
+        "qwen3_vl_moe",
+        {
+            "text_config": WITH_HEAD
+            | EXPERTS
+            | {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}},
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 24,
+                "depth": 2,
+                "num_heads": 2,
+                "out_hidden_size": HIDDEN,
+                "patch_size": 4,
+                "deepstack_visual_indexes": [0],
+            },
+        },
+        IMAGE_TEXT,
+    ),
     "gemma3": Family(
         "gemma3", {"text_config": WITH_HEAD, "vision_config": VISION, "mm_tokens_per_image": 4}, IMAGE_TEXT
     ),
@@ -613,7 +698,7 @@ def make(family: Family, folder: Path) -> TinyCheckpoint:
             # Without biases a module's outputs are its matrix times its inputs.
             parameter.zero_() if name.endswith("bias") else parameter.normal_()
     model.eval()
-    model.save_pretrained(folder)  # type: ignore[operator]
+    model.save_pretrained(folder)
     return TinyCheckpoint(
         config=json.loads((folder / "config.json").read_text("utf-8")),
         tensors=load_file(folder / "model.safetensors"),

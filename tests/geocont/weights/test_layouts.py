@@ -329,6 +329,8 @@ def test_the_residual_width_is_the_norms_not_the_heads():
     heads = {"self_attn.q_norm.weight": (8,), "self_attn.k_norm.weight": (8,), "self_attn.q_a_layernorm.weight": (8,)}
     found = planned(layers(LLAMA | heads))
     assert found.stacks["layers"].width == 32
+    names = {"block_norm.weight" if "norm" in name else name: shape for name, shape in LLAMA.items()}
+    assert planned(layers(names | {"mlp.fan.weight": (48, 48)}), {"hidden_size": 48}).stacks["layers"].width == 32
 
 
 @pytest.mark.parametrize(("config", "width"), [({"hidden_size": 32}, 32), (None, 40)])
