@@ -77,15 +77,14 @@ def is_decoded(dtype: str) -> bool:
 class GGUFFile:
     """One .gguf file, of which the header has been read. `name` is its name inside the checkpoint."""
 
-    def __init__(self, path: Path, name: str, buffer: ReadBuffer) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         """Read the header.
 
         Raises:
             InputError: the file cannot be read, is damaged, is one part of several, or is something else.
         """
         self._file = LocalFile.of(path, name)
-        self._buffer = buffer
-        self._decoded = ReadBuffer()
+        self._blocks = ReadBuffer()
         try:
             with path.open("rb") as file:
                 header = _Header(file, self._file.size, name)
@@ -103,8 +102,8 @@ class GGUFFile:
         self.config = _config(header.fields)
         """What the header says of the architecture, under config.json's names."""
 
-    def read(self, name: str, following: str | None = None) -> Shaped[Tensor, "..."]:
-        """The tensor in the shared buffer or, decoded to float32, in one of its own, until either is used again.
+    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
+        """The tensor, decoded to float32 if it is quantised, in the memory of `buffer`.
 
         Raises:
             JobError: the bytes cannot be read, or the gguf package does not decode the type.
@@ -113,29 +112,29 @@ class GGUFFile:
         quantized = is_quantized(stored.dtype)
         if quantized and not is_decoded(stored.dtype):
             raise JobError(f"{name}: GGUF type {stored.dtype} cannot be decoded", "Use another quantisation.")
-        memory = self._buffer.take(stored.bytes)
-        ahead = (self._offsets[following], self.tensors[following].bytes) if following else None
-        self._file.read_into(memory, self._offsets[name], ahead)
-        return self._decode(memory, stored) if quantized else tensor_view(memory, stored)
-
-    def _decode(self, memory: UInt8[Tensor, " bytes"], stored: StoredTensor) -> Float32[Tensor, "..."]:
-        elements = math.prod(stored.shape)
-        values = self._decoded.take(4 * elements).view(torch.float32)
-        if elements:
-            kind = gguf.GGMLQuantizationType[stored.dtype]
-            columns = stored.shape[-1]
-            source, target = memory.view(elements // columns, -1).numpy(), values.view(-1, columns).numpy()
-            rows = max(1, _DECODED_AT_ONCE // columns)
-            with np.errstate(all="ignore"):  # numpy would write on the terminal; who uses the values checks them
-                for row in range(0, len(source), rows):
-                    target[row : row + rows] = gguf.dequantize(source[row : row + rows], kind)
-        return values.view(stored.shape)
+        memory = (self._blocks if quantized else buffer).take(stored.bytes)
+        self._file.read_into(memory, self._offsets[name])
+        return _decoded(memory, stored, buffer) if quantized else tensor_view(memory, stored)
 
     def identity(self, name: str) -> str:
         """The file, when it last changed, and where the tensor lies in it."""
         file, stored = self._file, self.tensors[name]
         where = f"{name} {stored.dtype} {list(stored.shape)} at {self._offsets[name]}"
         return f"{file.path} {file.size} {file.changed} {where}"
+
+
+def _decoded(memory: UInt8[Tensor, " bytes"], stored: StoredTensor, buffer: ReadBuffer) -> Float32[Tensor, "..."]:
+    elements = math.prod(stored.shape)
+    values = buffer.take(4 * elements).view(torch.float32)
+    if elements:
+        kind = gguf.GGMLQuantizationType[stored.dtype]
+        columns = stored.shape[-1]
+        source, target = memory.view(elements // columns, -1).numpy(), values.view(-1, columns).numpy()
+        rows = max(1, _DECODED_AT_ONCE // columns)
+        with np.errstate(all="ignore"):  # numpy would write on the terminal; who uses the values checks them
+            for row in range(0, len(source), rows):
+                target[row : row + rows] = gguf.dequantize(source[row : row + rows], kind)
+    return values.view(stored.shape)
 
 
 class _Header:

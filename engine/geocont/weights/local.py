@@ -309,7 +309,7 @@ def refuse_adapter(tensors: Collection[str], model: str, base: str | None) -> No
 class _File(Protocol):
     @property
     def tensors(self) -> Mapping[str, StoredTensor]: ...
-    def read(self, name: str, following: str | None = None) -> Shaped[Tensor, "..."]: ...
+    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]: ...
     def identity(self, name: str) -> str: ...
 
 
@@ -324,7 +324,6 @@ class LocalCheckpoint:
         files: Mapping[str, _File],
         places: Mapping[str, str],
         warnings: tuple[str, ...],
-        buffer: ReadBuffer,
     ) -> None:
         """`files` by their names, `places`: which of them each tensor is read from."""
         self.model = model
@@ -336,10 +335,10 @@ class LocalCheckpoint:
         }
         self.warnings = warnings
         self._files = dict(files)
-        self._buffer = buffer
+        self._buffer = ReadBuffer()
 
     def read(self, name: str, following: str | None = None) -> Shaped[Tensor, "..."]:
-        """The tensor `name`, valid until the next call; the disk fetches `following` meanwhile.
+        """The tensor `name`, valid until the next call. `following` is left to the disk's own read-ahead.
 
         Raises:
             JobError: the bytes cannot be read, or the checkpoint has been closed.
@@ -347,14 +346,14 @@ class LocalCheckpoint:
         file = self._files.get(self.tensors[name].file)
         if file is None:
             raise JobError(f"{name} of {self.model} was asked for after the checkpoint was closed", "Open it again.")
-        return file.read(name, following if following in file.tensors else None)
+        return file.read(name, self._buffer)
 
     def identity(self, name: str) -> str:
         """The file's resolved path, size and time of change, and the tensor's name and place in it."""
         return self._files[self.tensors[name].file].identity(name)
 
     def close(self) -> None:
-        """Let go of the buffers and of mapped files."""
+        """Let go of the buffer and of mapped files."""
         self._files.clear()
         self._buffer.release()
 
@@ -392,18 +391,17 @@ def open_checkpoint(path: Path, weights_file: str | None = None, subfolder: str 
     weight_map = read_index(_content(folder, choice.index), choice.index) if choice.index else {}
     file_names = shards(weight_map, names, choice.index) if choice.index else choice.files
 
-    buffer = ReadBuffer()
     warnings = list(choice.warnings)
     files: dict[str, _File] = {}
     for name in file_names:
         if choice.format == "safetensors":
-            files[name] = SafetensorsFile(folder / name, name, buffer)
+            files[name] = SafetensorsFile(folder / name, name)
         elif choice.format == "pickle":
             pickled = PickleFile(folder / name, name)
             warnings += pickled.warnings
             files[name] = pickled
         else:
-            quantized = GGUFFile(folder / name, name, buffer)
+            quantized = GGUFFile(folder / name, name)
             config = quantized.config
             files[name] = quantized
     if choice.index:
@@ -416,7 +414,7 @@ def open_checkpoint(path: Path, weights_file: str | None = None, subfolder: str 
             f"{name} is one of several weight files of a model." for name in file_names if _SHARD.fullmatch(name)
         ]
     refuse_adapter(places, model, base)
-    return LocalCheckpoint(model, source, config, files, places, tuple(warnings), buffer)
+    return LocalCheckpoint(model, source, config, files, places, tuple(warnings))
 
 
 def _names(folder: Path, file: str | None) -> Iterable[str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from geocont.errors import InputError, JobError
 from geocont.weights.checkpoint import StoredTensor
-from geocont.weights.safetensors_file import DTYPES, LocalFile, is_text, other_format, unreadable
+from geocont.weights.safetensors_file import DTYPES, LocalFile, ReadBuffer, is_text, other_format, unreadable
 
 MAX_OLD_FORMAT_BYTES = 2 << 30
 """The format before torch 1.6 cannot be mapped; a larger file of it is refused rather than loaded whole."""
@@ -80,8 +80,8 @@ class PickleFile:
                 "Save it again with torch.save, or use a safetensors version of the model.",
             )
 
-    def read(self, name: str, following: str | None = None) -> Shaped[Tensor, "..."]:
-        """The tensor, on pages of the file that are read when it is used.
+    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
+        """The tensor on pages of the file, which are read when it is used; `buffer` is left alone.
 
         Raises:
             JobError: it is a sparse or quantised tensor of torch.

@@ -247,8 +247,8 @@ class LocalFile:
             raise InputError(f"{name}: not a regular file", "Name the file that holds the weights.")
         return LocalFile(os.path.realpath(path), facts.st_size, facts.st_mtime_ns)
 
-    def read_into(self, memory: UInt8[Tensor, " bytes"], offset: int, following: tuple[int, int] | None) -> None:
-        """Fill `memory` with the file's bytes from `offset` on, and have the disk fetch `following` (offset, bytes).
+    def read_into(self, memory: UInt8[Tensor, " bytes"], offset: int) -> None:
+        """Fill `memory` with the file's bytes from `offset` on.
 
         Raises:
             JobError: the file has gone, has changed since its header was read, or the disk fails.
@@ -266,8 +266,6 @@ class LocalFile:
                     if not count:
                         raise JobError(f"{self.path}: ends {len(view) - done:,} bytes early", "Start again.")
                     done += count
-                if following and hasattr(os, "posix_fadvise"):
-                    os.posix_fadvise(file.fileno(), *following, os.POSIX_FADV_WILLNEED)
         except OSError as error:
             raise JobError(f"{self.path}: {error.strerror or error}", "See whether the disk is still there.") from None
 
@@ -280,14 +278,13 @@ def unreadable(name: str, error: OSError) -> InputError:
 class SafetensorsFile:
     """One .safetensors file, of which the header has been read. `name` is its name inside the checkpoint."""
 
-    def __init__(self, path: Path, name: str, buffer: ReadBuffer) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         """Read the header.
 
         Raises:
             InputError: the file cannot be read, is damaged or is something else; the text says which.
         """
         self._file = LocalFile.of(path, name)
-        self._buffer = buffer
         try:
             with path.open("rb") as file:
                 start = file.read(128)
@@ -298,16 +295,15 @@ class SafetensorsFile:
             raise unreadable(name, error) from None
         self.tensors = self._header.tensors
 
-    def read(self, name: str, following: str | None = None) -> Shaped[Tensor, "..."]:
-        """The tensor in the shared buffer, valid until that is used again. `following` will be asked for next.
+    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
+        """The tensor, in the memory of `buffer`.
 
         Raises:
             JobError: the bytes cannot be read, or torch has no such dtype.
         """
         stored = self.tensors[name]
-        memory = self._buffer.take(stored.bytes)
-        ahead = (self._header.offsets[following], self.tensors[following].bytes) if following else None
-        self._file.read_into(memory, self._header.offsets[name], ahead)
+        memory = buffer.take(stored.bytes)
+        self._file.read_into(memory, self._header.offsets[name])
         return tensor_view(memory, stored)
 
     def identity(self, name: str) -> str:

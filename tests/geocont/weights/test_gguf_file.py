@@ -59,11 +59,11 @@ def write(path: Path, architecture: str = "llama") -> dict[str, Any]:
 def test_every_type_that_the_package_decodes_comes_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("geocont.weights.gguf_file._DECODED_AT_ONCE", 1024)  # two rows at a time, then one
     expected = write(tmp_path / "m.gguf")
-    file = GGUFFile(tmp_path / "m.gguf", "m.gguf", ReadBuffer())
+    file = GGUFFile(tmp_path / "m.gguf", "m.gguf")
     assert set(file.tensors) == set(expected)
     assert len(DECODED) >= 20
     for name, array in expected.items():
-        stored, tensor = file.tensors[name], file.read(name)
+        stored, tensor = file.tensors[name], file.read(name, ReadBuffer())
         assert stored.shape == tuple(tensor.shape) == array.shape
         assert stored.dtype == (name[2:] if name.startswith("q.") else {"f": "F32", "e": "F16"}[array.dtype.char])
         assert tensor.dtype is (torch.float16 if stored.dtype == "F16" else torch.float32)
@@ -72,7 +72,7 @@ def test_every_type_that_the_package_decodes_comes_equal(tmp_path: Path, monkeyp
 
 def test_the_header_is_known_under_the_names_of_config_json(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf")
-    assert GGUFFile(tmp_path / "m.gguf", "m.gguf", ReadBuffer()).config == {
+    assert GGUFFile(tmp_path / "m.gguf", "m.gguf").config == {
         "model_type": "llama",
         "hidden_size": 64,
         "num_hidden_layers": 3,
@@ -90,7 +90,7 @@ def test_layers_that_predict_further_tokens_are_not_counted(tmp_path: Path) -> N
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    config = GGUFFile(tmp_path / "m.gguf", "m.gguf", ReadBuffer()).config
+    config = GGUFFile(tmp_path / "m.gguf", "m.gguf").config
     assert (config["model_type"], config["num_hidden_layers"]) == ("deepseek_v2", 4)
 
 
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_said(content: bytes, words: str, tmp_path: Path) -> No
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        GGUFFile(path, "m.gguf", ReadBuffer())
+        GGUFFile(path, "m.gguf")
     assert words in str(caught.value)
     assert str(caught.value).startswith("m.gguf: ")
     assert caught.value.remedy
@@ -161,12 +161,12 @@ def test_damage_to_the_header_is_an_input_error_or_goes_unnoticed(
     path = good.parent / "damaged.gguf"
     path.write_bytes(content[:cut])
     try:
-        file = GGUFFile(path, "m.gguf", ReadBuffer())
+        file = GGUFFile(path, "m.gguf")
     except InputError:
         return
     for name, stored in file.tensors.items():
         try:
-            assert file.read(name).shape == stored.shape
+            assert file.read(name, ReadBuffer()).shape == stored.shape
         except JobError:
             assert stored.dtype.startswith("GGUF type") or not is_decoded(stored.dtype)
 
@@ -179,15 +179,18 @@ def test_types_that_cannot_be_decoded_are_refused_alone(tmp_path: Path) -> None:
     content = header(tensors=shapes, count=3)
     content = content.ljust(-(-len(content) // 32) * 32, b"\0") + bytes(max(size, 8))
     path.write_bytes(content)
-    file = GGUFFile(path, "m.gguf", ReadBuffer())
+    file = GGUFFile(path, "m.gguf")
     for name in ("new", "old"):
         with pytest.raises(JobError):
-            file.read(name)
-    assert file.read("t").tolist() == [0, 0]
+            file.read(name, ReadBuffer())
+    assert file.read("t", ReadBuffer()).tolist() == [0, 0]
 
     class Opened:
         model, revision, source, config, warnings = "m", None, "file", file.config, ()
-        tensors, read, identity = file.tensors, file.read, file.identity
+        tensors, identity = file.tensors, file.identity
+
+        def read(self, name: str, following: str | None = None) -> torch.Tensor:
+            return file.read(name, ReadBuffer())
 
         def close(self) -> None:
             pass
@@ -199,7 +202,7 @@ def test_types_that_cannot_be_decoded_are_refused_alone(tmp_path: Path) -> None:
 
 
 def test_weights_say_that_they_were_quantised(good: Path) -> None:
-    file = GGUFFile(good, "m.gguf", ReadBuffer())
+    file = GGUFFile(good, "m.gguf")
     assert is_quantized("Q4_1")
     assert is_decoded("Q4_1")
     assert not is_quantized("F16")

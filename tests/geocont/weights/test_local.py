@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -343,3 +345,27 @@ def test_nothing_is_read_after_the_end(tmp_path: Path) -> None:
     checkpoint.close()
     with pytest.raises(JobError, match="closed"):
         checkpoint.read("a")
+
+
+MEASURE = """
+import resource, sys
+import torch
+from pathlib import Path
+from geocont.weights.local import open_checkpoint
+file = open_checkpoint(Path(sys.argv[1]))
+names = list(file.tensors)
+file.read(names[0])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for name, following in zip(names, [*names[1:], None]):
+    file.read(name, following).view(torch.int32).sum()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_is_bounded_by_one_matrix(tmp_path: Path) -> None:
+    matrix = torch.ones(1024, 512)  # 2 MiB
+    save_file({f"layers.{index}": matrix + index for index in range(48)}, tmp_path / "x.safetensors")
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "x.safetensors")]
+    grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert grown * unit < 8 * 2**20, "96 MiB were read"

@@ -11,6 +11,7 @@ import torch
 from geocont.errors import InputError, JobError
 from geocont.weights import pickle_file
 from geocont.weights.pickle_file import PickleFile
+from geocont.weights.safetensors_file import ReadBuffer
 from torch import Tensor
 
 TENSORS = {
@@ -25,7 +26,7 @@ TENSORS = {
 def check(file: PickleFile, names: list[str] | None = None) -> None:
     assert set(file.tensors) == set(names or TENSORS)
     for name, stored in file.tensors.items():
-        tensor = file.read(name)
+        tensor = file.read(name, ReadBuffer())
         assert tensor.is_contiguous()
         assert tensor.dtype is TENSORS[name].dtype
         assert torch.equal(tensor.float(), TENSORS[name].float())
@@ -139,5 +140,5 @@ def test_sparse_tensors_are_refused_alone(tmp_path: Path) -> None:
     file = PickleFile(tmp_path / "m.bin", "m.bin")
     assert file.tensors["a"].dtype == "sparse"
     with pytest.raises(JobError, match="sparse"):
-        file.read("a")
-    assert file.read("b").tolist() == [1, 1]
+        file.read("a", ReadBuffer())
+    assert file.read("b", ReadBuffer()).tolist() == [1, 1]
