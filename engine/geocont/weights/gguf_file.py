@@ -184,6 +184,15 @@ class _Header:
             raise self._truncated(f"its header goes on after the end at {self._size:,} bytes")
         self._file.seek(count, 1)
 
+    def _skip_strings(self, count: int) -> None:
+        # A vocabulary is half a million of them: no calls here but the file's own.
+        read, seek = self._file.read, self._file.seek
+        for _ in range(count):
+            length = read(8)
+            if len(length) < 8 or (skipped := int.from_bytes(length, "little")) > self._size:
+                raise self._truncated(f"its header goes on after the end at {self._size:,} bytes")
+            seek(skipped, 1)
+
     def _number(self, form: str) -> Any:
         return struct.unpack(form, self._bytes(struct.calcsize(form)))[0]
 
@@ -202,8 +211,7 @@ class _Header:
             raise self._damaged(f"a field of type {kind}")
         inner, count = self._number("<I"), self._number("<Q")
         if inner == _STRING:
-            for _ in range(count):
-                self._skip(self._number("<Q"))
+            self._skip_strings(count)
             return None
         if inner not in _SCALARS:
             raise self._damaged(f"an array of type {inner}")
