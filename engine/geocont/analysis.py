@@ -44,7 +44,7 @@ from geocont.weights.checkpoint import Checkpoint
 from geocont.weights.layouts import Placement
 from geocont.weights.quantization import Weight, Weights
 
-_HEARTBEAT_SECONDS = 0.4
+_HEARTBEAT_SECONDS = 0.25
 # Beside two times the largest matrix in float32, which is what an analysis may hold.
 _SMALL_CHANGE_BYTES = 64 << 20
 _GPU_WORKERS = 4
@@ -91,7 +91,8 @@ def analyze(
 ) -> Iterator[Event]:
     """Measure the continuity of a checkpoint's projections from layer to layer.
 
-    The first event, AnalysisStarted, is the plan: only headers have been read by then. MatrixMeasured and PairMeasured
+    The first event, AnalysisStarted, is the plan; a Message for each warning follows, then a first AnalysisProgress:
+    up to there only headers have been read. MatrixMeasured and PairMeasured
     follow in the order of the plan, AnalysisProgress at least every half second, RunFinished at the end. Close the
     generator to stop; it lets go of everything, after the matrices in hand.
 
@@ -387,6 +388,7 @@ class _Job:
         )
         for text in (*self._checkpoint.warnings, *self._notes):
             yield Message(level="warning", text=text, time=time.time())
+        yield self._progress(0)
         units = self._units()
         self._following = _chain(units)
         workers = self._worker_count(units)

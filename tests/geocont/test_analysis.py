@@ -200,9 +200,10 @@ def test_a_trained_model():
 def test_the_plan_comes_first_and_reads_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(Weights, "read", lambda *_: pytest.fail("a weight was read"))
     events = analysis.analyze(write(tmp_path / "m", llama_tensors()), device="cpu")
-    started = next(events)
+    started, progress = next(events), next(events)
     events.close()
     assert isinstance(started, AnalysisStarted)
+    assert isinstance(progress, AnalysisProgress)
     assert len(started.matrices) == 21
     assert started.bytes == sum(plan.bytes for plan in started.matrices) == 3 * 4 * (HIDDEN * (3 * HIDDEN + 3 * FF))
     assert started.parameters["top_k"] == 8
