@@ -71,6 +71,7 @@ class Leading:
     status: Status
 
 
+@torch.no_grad()
 def leading(
     matrices: Float[Tensor, "m n"] | Sequence[Float[Tensor, "_ _"]],
     count: int = 1,
@@ -89,7 +90,7 @@ def leading(
     v1 is known to `tolerance` (sine of the angle) when the status is `ok`. The iteration also stops when σ1/σ2 − 1 is
     certainly under `gap_tolerance`; with 0 only rounding makes a v1 not unique. Later triplets are resolved as far as
     subspaces need it: all but 1e-2 of each lies in singular vectors whose σ is within 2.5 %. A start block of random
-    normal vectors from `seed`; the same seed gives the same result. At most `max_vectors` vectors are kept.
+    normal vectors from `seed`; the same seed gives the same result. The iteration gives up at `max_vectors` vectors.
 
     The bound is ‖AᵀA v − σ² v‖/(σ1² − σ2²) from Davis & Kahan (1970). It is rigorous but for σ2, of which only a lower
     bound can be known: σ2² is taken as the second Ritz value plus its residual, and the block start makes it unlikely

@@ -65,14 +65,14 @@ def test_triplets_agree_with_lapack_in_float64(rows, columns, ratio, scale, dtyp
     assert found.status == ("ok" if gap > 0.005 else "not_unique")
     if found.status == "ok":
         assert max(found.v1_error_bound, found.u1_error_bound) <= 1e-3
-        assert float(found.singular_values[0]) == pytest.approx(sigma[0], rel=2e-6)
+        assert float(found.singular_values[0]) / sigma[0] == pytest.approx(1, abs=2e-6)
     if found.status == "ok" and count > 1:
         assert found.gap == pytest.approx(gap, rel=0.02)
     kept = min(count, rows, columns)
     assert found.left.shape == (kept, rows)
     assert found.right.shape == (kept, columns)
-    assert found.singular_values.tolist() == pytest.approx(sigma[:kept], rel=0.02)
-    assert found.frobenius == pytest.approx(np.linalg.norm(sigma), rel=1e-5)
+    assert (found.singular_values / sigma[0]).tolist() == pytest.approx(sigma[:kept] / sigma[0], rel=0.02)
+    assert found.frobenius / np.linalg.norm(sigma) == pytest.approx(1, abs=1e-5)
     assert found.stable_rank == pytest.approx((np.linalg.norm(sigma) / sigma[0]) ** 2, rel=0.01)
     for vectors in (found.left, found.right):
         torch.testing.assert_close(vectors @ vectors.mT, torch.eye(kept), atol=2e-4, rtol=0)
@@ -96,7 +96,7 @@ def test_the_true_error_is_under_the_bound_whatever_the_start(rows, columns, rat
 def test_thin_and_small_matrices(rows, columns):
     matrix = noise(rows, columns, 3)
     left, sigma, right = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
-    found = leading(matrix, 3, seed=0, gap_tolerance=0)
+    found = leading(torch.nn.Parameter(matrix), 3, seed=0, gap_tolerance=0)
     assert found.status == "ok"
     assert_bounds_hold(found, left, right)
     assert found.singular_values.tolist() == pytest.approx(sigma[:3], rel=1e-3)
@@ -123,18 +123,18 @@ def test_equal_singular_values_are_not_unique_even_without_a_gap_tolerance(size)
     torch.testing.assert_close(found.right @ found.right.mT, torch.eye(10))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("magnitude", [-300, -42, 37, 300])
+@pytest.mark.parametrize(
+    ("dtype", "magnitude"),
+    [(torch.float64, -310), (torch.float64, 300), (torch.float32, -42), (torch.float32, 37), (torch.bfloat16, 37)],
+)
 def test_entries_at_the_ends_of_the_range(dtype, magnitude):
-    if dtype == torch.float32 and abs(magnitude) == 300:
-        pytest.skip("no such float32")
     matrix = (planted(150, 140, [2.0, *np.linspace(1, 0.1, 139)], seed=6) * 10.0**magnitude).to(dtype)
     found = leading(matrix, 2, seed=0)
     assert found.status == "ok"
-    _, sigma, right = np.linalg.svd(matrix.double().numpy())
+    _, sigma, right = np.linalg.svd(matrix.double().numpy() / 10.0**magnitude)
     assert sine(found.right[0], right[0]) <= found.v1_error_bound <= 1e-3
-    assert found.singular_values.tolist() == pytest.approx(sigma[:2], rel=1e-3)
-    assert found.frobenius == pytest.approx(np.linalg.norm(sigma / sigma[0]) * sigma[0], rel=1e-5)
+    assert (found.singular_values / 10.0**magnitude).tolist() == pytest.approx(sigma[:2], rel=1e-3)
+    assert found.frobenius / 10.0**magnitude == pytest.approx(np.linalg.norm(sigma), rel=1e-5)
 
 
 def test_an_ill_conditioned_matrix():
@@ -188,7 +188,7 @@ def test_noise_is_not_unique():
 
 def test_independent_noise_shows_chance_level_cosines_even_where_the_iteration_was_cut_short():
     layers, size = 60, 200
-    found = [leading(noise(size, size, layer), 1, seed=1000 + layer, max_vectors=12) for layer in range(layers)]
+    found = [leading(noise(size, size, layer), 1, seed=1000 + layer, max_vectors=1) for layer in range(layers)]
     low, high = chance.band_of_mean(size, layers - 1)
     for vectors in (torch.cat([one.right for one in found]), torch.cat([one.left for one in found])):
         mean = float((vectors[:-1] * vectors[1:]).sum(1).abs().mean())
@@ -234,9 +234,11 @@ def test_views_are_read_as_they_are(view):
         matrix = torch.cat([noise(200, 30, 0), matrix, noise(200, 30, 1)], dim=1)[:, 30:210]
     left, _, right = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
     for dtype in (torch.float32, torch.float64):
-        found = leading(matrix.to(dtype), 2, seed=0)
+        found = leading(matrix.to(dtype), 1, seed=0, tolerance=1e-2)
         assert found.status == "ok"
         assert_bounds_hold(found, left, right)
+        # The side that the iteration works on is the less certain one.
+        assert (found.u1_error_bound > found.v1_error_bound) == (view == "transposed")
 
 
 def test_without_onednn(monkeypatch):
