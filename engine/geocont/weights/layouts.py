@@ -36,6 +36,7 @@ _ORDER = ("q", "q_a", "q_b", "k", "kv_a", "kv_b", "v", "attention_gate", "o", "g
 
 _TABLE = Path(__file__).with_name("layouts.toml")
 _SUFFIX = re.compile(r"\.(?:weight|qweight)$")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _WORD = re.compile(r"\{([a-z]+)\}")
 
 
@@ -355,7 +356,7 @@ def _name_stacks(stacks: list[_Stack]) -> None:
     plain = "text" if any(stack.modality in ("vision", "audio") for stack in stacks) else "layers"
     alike = Counter((stack.modality, stack.mtp) for stack in stacks)
     for stack in stacks:
-        stages = ".".join(part for part in stack.prefix.split(".") if part.isdigit())
+        stages = ".".join(part for part in stack.prefix.split(".") if part.isdecimal())
         several = alike[stack.modality, stack.mtp] > 1 and not stages
         role = first(stack, "encoder", "decoder") if several else ""
         stack.name = " ".join(filter(None, (stack.modality, role, stages and f"stage {stages}"))) or plain
@@ -400,7 +401,7 @@ def _stack_table(placed: Iterable[tuple[_Stack, Placement]]) -> dict[str, Stack]
 
 def _count_notes(stacks: Sequence[_Stack], config: Config | None) -> tuple[str, ...]:
     main = [stack for stack in stacks if stack.name in ("layers", "text")]
-    if len(main) != 1:
+    if len(main) != 1 or main[0].shared:
         return ()
     stated, there = _number("layers", main[0], config), len(main[0].layers)
     if stated is None or stated == there:
@@ -485,9 +486,10 @@ def _match(
 
     found: dict[tuple[tuple[str, ...], str], _Found] = {}
     for rest, weight in sorted(named, key=lambda item: _natural(item[0])):
-        layout = first(rest, weight, inputs) if len(weight.shape) > 1 or weight.refused else None
+        matrix = weight.refused or (len(weight.shape) > 1 and 0 not in weight.shape)
+        layout = first(rest, weight, inputs) if matrix else None
         if layout is None or layout.cut == "skip":
-            skipped[_template(weight.name), _reason(rest, weight, layout)] += 1
+            skipped[_template(weight.name), layout.reason if layout else _reason(weight)] += 1
             continue
         key = (layout.projections, layout.stack)
         there = found.get(key)
@@ -500,14 +502,15 @@ def _match(
     return list(found.values())
 
 
-def _reason(rest: str, weight: Weight, layout: Layout | None) -> str:
-    if layout is not None:
-        return layout.reason
+def _reason(weight: Weight) -> str:
+    """Why a tensor that no row describes is left out."""
+    if 0 in weight.shape:
+        return "empty"
     if len(weight.shape) < 2:
         return "a vector"
     if len(weight.shape) > 3:
         return "a convolution or another tensor that is no matrix"
-    return "a bias" if rest.endswith("bias") else "no layout knows the name"
+    return "a bias" if weight.name.endswith("bias") else "no layout knows the name"
 
 
 # ------------------------------------------------------------------------------------------------------------ placing
@@ -630,23 +633,19 @@ def _projections(
         experts = len(one.weights) if layout.has_expert_group else weight.shape[0]
     if layout.expert_rows:
         stated = _number("experts", one.stack, config)
-        experts = stated or 1
         if stated is None or shape[0] % stated:
             problem = _unknown(one, config, "config.json does not give a number of experts that divides its rows")
         else:
-            shape = (shape[0] // stated, shape[1])
+            experts, shape = stated, (shape[0] // stated, shape[1])
     elif len({weight.shape for weight in one.weights}) > 1:
         problem = "its experts differ in shape"
     rows, cols = (shape[-1], shape[-2]) if input_first else (shape[-2], shape[-1])
-    cuts = [] if problem else _cuts(one, rows, attention_width, config)
+    cuts = problem or _cuts(one, rows, attention_width, config)
     if isinstance(cuts, str):
-        problem = cuts
-    if problem:
         side, _ = _side(layout, layout.projections[0], rows, cols, one.stack.width)
-        yield replace(whole, rows=rows, cols=cols, side=side, status="unsplit", note=problem)
+        yield replace(whole, rows=rows, cols=cols, side=side, status="unsplit", note=cuts)
         return
     for projection, cut in zip(layout.projections, cuts, strict=True):
-        assert not isinstance(cut, str)
         out = rows if cut is None else cut.rows
         side, note = _side(layout, projection, out, cols, one.stack.width)
         status: Status = "ok"
@@ -657,7 +656,7 @@ def _projections(
             projection=projection,
             rows=out,
             cols=cols,
-            bytes=size * out // rows if rows else 0,
+            bytes=size * out // rows,
             side=side,
             cut=cut,
             transposed=input_first,
@@ -668,10 +667,9 @@ def _projections(
 
 
 def _unknown(one: _Found, config: Config | None, reason: str) -> str:
-    tensor = f"{one.rest} holds {' and '.join(one.layout.projections)} in one tensor"
-    return (
-        f"{tensor}, and {reason}" if config is not None else f"{tensor}, and without config.json their order is unknown"
-    )
+    if config is None:
+        reason = "without config.json their order is unknown"
+    return f"{one.rest} holds {' and '.join(one.layout.projections)} in one tensor, and {reason}"
 
 
 def _cuts(one: _Found, rows: int, attention_width: int | None, config: Config | None) -> list[Cut | None] | str:
@@ -692,7 +690,7 @@ def _cuts(one: _Found, rows: int, attention_width: int | None, config: Config | 
         bounds = [0, attention_width, attention_width + rest // 2, rows]
         return [Cut(1, rows, start, stop) for start, stop in pairwise(bounds)]
     if layout.cut in ("equal", "interleaved", "blocks4"):
-        repeats = {"equal": 1, "blocks4": 4, "interleaved": rows // count}[layout.cut]
+        repeats = {"equal": 1, "blocks4": 4, "interleaved": max(1, rows // count)}[layout.cut]
     else:
         needed = "heads" if layout.cut == "heads" else "key_value_heads"
         stated = _number(needed, one.stack, config)
@@ -705,7 +703,7 @@ def _cuts(one: _Found, rows: int, attention_width: int | None, config: Config | 
         if heads is None or heads % repeats:
             return _unknown(one, config, f"config.json does not give a number of heads that {repeats} divides")
         sizes = [heads // repeats, 1, 1]
-    if rows == 0 or rows % (repeats * sum(sizes)):
+    if rows % (repeats * sum(sizes)):
         return _unknown(one, config, f"its {rows} rows are no multiple of {repeats * sum(sizes)}")
     period = rows // repeats
     unit = period // sum(sizes)
@@ -723,33 +721,30 @@ def _group_by_numbers(weights: Mapping[str, Weight], config: Config | None) -> P
         InputError: no two matrices have names that differ in a number alone.
     """
     families: dict[tuple[str, str], dict[int, Weight]] = {}
-    keys_of: dict[str, list[tuple[str, str]]] = {}
+    places: dict[str, list[tuple[tuple[str, str], int]]] = {}
     for name, weight in weights.items():
         parts = name.split(".")
-        if len(weight.shape) != 2 or weight.refused:
+        if len(weight.shape) != 2 or 0 in weight.shape or weight.refused:
             continue
         for place, part in enumerate(parts):
-            if part.isascii() and part.isdecimal():
+            if _NUMBER.fullmatch(part):
                 key = (".".join(parts[:place]), ".".join(parts[place + 1 :]))
-                families.setdefault(key, {})[int(part)] = weight
-                keys_of.setdefault(name, []).append(key)
+                families.setdefault(key, {}).setdefault(int(part), weight)
+                places.setdefault(name, []).append((key, int(part)))
     skipped: Counter[tuple[str, str]] = Counter()
     stacks: dict[str, _Stack] = {}
     for name, weight in weights.items():
-        layered = [key for key in keys_of.get(name, []) if len(families[key]) > 1]
+        layered = [
+            (key, layer)
+            for key, layer in places.get(name, [])
+            if len(families[key]) > 1 and families[key][layer] is weight
+        ]
         if not layered:
-            dimensions = len(weight.shape)
-            reason = (
-                "no other layer has a tensor of this name"
-                if dimensions == 2
-                else "a vector"
-                if dimensions < 2
-                else "no matrix"
-            )
+            alone = len(weight.shape) == 2 and 0 not in weight.shape
+            reason = "no other layer has a tensor of this name" if alone else _reason(weight)
             skipped[_template(name), weight.refused or reason] += 1
             continue
-        prefix, rest = layered[0]
-        layer = next(layer for layer, other in families[layered[0]].items() if other is weight)
+        (prefix, rest), layer = layered[0]
         stack = stacks.setdefault(prefix, _Stack(prefix, name=prefix or "layers"))
         stack.layers[layer].append((_SUFFIX.sub("", rest), weight))
     if not stacks:
@@ -791,7 +786,7 @@ def _width_by_numbers(stack: _Stack, weights: Mapping[str, Weight], config: Conf
     start = f"{stack.prefix}." if stack.prefix else ""
     for name, weight in weights.items():
         number, _, rest = name.removeprefix(start).partition(".")
-        if name.startswith(start) and len(weight.shape) == 1 and number.isdecimal() and int(number) in layers:
+        if name.startswith(start) and len(weight.shape) == 1 and _NUMBER.fullmatch(number) and int(number) in layers:
             layers[int(number)].append((_SUFFIX.sub("", rest), weight))
     return _width(replace(stack, layers=layers), config)
 
@@ -803,8 +798,9 @@ def _template(name: str) -> str:
     return re.sub(r"\d+", "#", name)
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+def _natural(name: str) -> str:
+    """A key that sorts the numbers in names by their value."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(9), name)
 
 
 def _skipped(counted: Mapping[tuple[str, str], int]) -> tuple[SkippedTensors, ...]:

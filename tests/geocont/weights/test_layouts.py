@@ -421,6 +421,20 @@ def test_what_is_left_out_is_listed_by_name_and_reason():
     assert reasons["model.layers.#.input_layernorm.weight"] == (3, "a vector")
 
 
+def test_numbers_beyond_all_layers_and_other_digits_are_no_layer_index():
+    names = [f"model.layers.{number}.mlp.up_proj.weight" for number in ("9" * 5000, "²", "٣", "0", "1")]
+    found = planned(dict.fromkeys(names, (48, 32)))
+    assert [place.layer for place in found.placements] == [0, 1]
+    assert {skipped.reason for skipped in found.skipped} == {"outside the layers"}
+    with pytest.raises(InputError):
+        planned({f"cells.{number}.w": (4, 4) for number in ("9" * 5000, "²", "٣")})
+
+
+def test_empty_tensors_are_left_out():
+    found = planned(layers(LLAMA | {"mlp.up_proj.weight": (0, 32)}))
+    assert ("model.layers.#.mlp.up_proj.weight", "empty") in {(left.name, left.reason) for left in found.skipped}
+
+
 def test_a_placement_says_to_the_events_what_they_ask():
     found = planned(layers(NEOX), {"model_type": "gpt_neox", "num_attention_heads": 4})
     assert one(found, "k", 2).matrix_plan() == MatrixPlan(
@@ -459,6 +473,8 @@ def test_the_leftmost_number_that_varies_is_the_layer():
     assert {(place.stack, place.projection) for place in found.placements} == {
         ("down", "attns.0.to_q.w"), ("down", "attns.1.to_q.w")
     }  # fmt: skip
+    twice = planned({f"cells.{number}.w": (16, 16) for number in ("1", "01", "2")})
+    assert [place.tensors for place in twice.placements] == [("cells.1.w",), ("cells.2.w",)]
     fixed = planned({f"net.0.cells.{number}.w": (16, 16) for number in range(3)})
     assert {(place.stack, place.projection, place.layer) for place in fixed.placements} == {
         ("net.0.cells", "w", number) for number in range(3)
@@ -476,7 +492,7 @@ def test_where_nothing_groups_the_commonest_names_are_shown(shapes):
 PARTS = st.sampled_from(
     ["model", "layers", "block", "h", "0", "1", "12", "self_attn", "q_proj", "qkv_proj", "query_key_value", "o_proj",
      "mlp", "experts", "gate_up_proj", "down_proj", "weight", "norm", "albert_layer_groups", "albert_layers", "c_attn",
-     "wqkv", "ünïcode", ""]
+     "wqkv", "ünïcode", "²", "٣", "9999999999", "0000000001", ""]
 )  # fmt: skip
 NAMES = st.lists(PARTS, min_size=1, max_size=8).map(".".join)
 SHAPES = st.lists(st.sampled_from([0, 1, 8, 16, 24, 48]), max_size=4).map(tuple)
