@@ -104,7 +104,7 @@ def analyze(
         stack: the name of a stack, or the beginning of it.
         top_k: vectors a side.
         gap_tolerance: v1 counts as not unique where σ1/σ2 − 1 is less; 0 switches the verdict off.
-        exact_gram: centred Gram cosines by whole products instead of 32 probes.
+        exact_gram: centred Gram cosines by whole products instead of random probes.
         weights_file: which of several sets of weights.
         layouts_file: rows that go before the shipped table of layouts.
         subfolder: of a repository or folder.
@@ -461,7 +461,7 @@ class _Job:
         )
 
     def _pair_key(self, first: str, second: str) -> str:
-        return results.key("pair", first, second, self._settings.exact_gram)
+        return results.key("pair", measurement.VERSION, first, second, self._settings.exact_gram)
 
     def _worker_count(self, units: Sequence[_Unit]) -> int:
         """As many workers as cores, and as the memory for their matrices allows.

@@ -16,7 +16,8 @@ from torch import Tensor
 
 Side = Literal["v", "u"]
 
-PROBES = 32
+# Probes of a large space; smaller ones get more, for the same work.
+_FEWEST_PROBES, _PROBE_ENTRIES = 32, 1 << 17
 # Rows turned into float32 at a time: the block stays near the core.
 _ROWS = 256
 # Rows at a time where two tall matrices meet: here what counts is how often the other one is turned into float32.
@@ -90,9 +91,13 @@ class Sketch:
     remainder: Float[Tensor, "b d"]
 
 
-def probes(dimension: int, count: int = PROBES) -> Float[Tensor, "b d"]:
-    """The ±1 probes of a space: the same ones for every layer, so that equal layers have the cosine 1."""
+def probes(dimension: int) -> Float[Tensor, "b d"]:
+    """The ±1 probes of a space: the same ones for every layer, so that equal layers have the cosine 1.
+
+    32 of them from 4096 dimensions on, more in smaller spaces.
+    """
     generator = torch.Generator().manual_seed(dimension)
+    count = max(_FEWEST_PROBES, _PROBE_ENTRIES // dimension)
     return torch.randint(0, 2, (count, dimension), generator=generator).float().mul_(2).sub_(1)
 
 

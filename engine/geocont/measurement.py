@@ -20,8 +20,8 @@ from geocont.results import MatrixResult, PairResult, Vectors
 VERSION = 1
 """Grows when the same matrix would be measured differently."""
 
-# Where a space has at most so many dimensions, its Gram matrix costs no more than probing it would.
-_LARGEST_EXACT_GRAM = 512
+# Where a space has at most so many dimensions, its Gram matrix costs little more than probing it would.
+_LARGEST_EXACT_GRAM = 768
 
 Spectrum = gram.Gram | gram.Sketch
 

@@ -25,6 +25,15 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Threads pay for large matrices only."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def noise(rows: int, cols: int, seed: int) -> torch.Tensor:
     return torch.randn(rows, cols, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

@@ -34,8 +34,31 @@ def exact(first: torch.Tensor, second: torch.Tensor, side: str) -> float:
     return gram.cosine(gram.exact(first, side), gram.exact(second, side))
 
 
-def sketched(matrix: torch.Tensor, side: str, leading: int = 8, seed: int | None = None) -> gram.Sketch:
-    left, sigma, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _few_probes(monkeypatch):
+    """As few as a large space has, which leaves something to see of their scatter."""
+    monkeypatch.setattr(gram, "_PROBE_ENTRIES", 0)
+
+
+Decomposition = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def decompose(matrix: torch.Tensor) -> Decomposition:
+    return torch.linalg.svd(matrix.double(), full_matrices=False)
+
+
+def sketched(
+    matrix: torch.Tensor, side: str, leading: int = 8, seed: int | None = None, known: Decomposition | None = None
+) -> gram.Sketch:
+    left, sigma, right = known or decompose(matrix)
     frobenius = float(sigma.square().sum().sqrt())
     vectors = right[:leading] if side == "v" else left[:, :leading].mT
     signs = gram.probes(vectors.shape[1])
@@ -45,7 +68,7 @@ def sketched(matrix: torch.Tensor, side: str, leading: int = 8, seed: int | None
     return gram.sketch(products, signs, (sigma[:leading] / frobenius).square(), vectors)
 
 
-SIZE = 192
+SIZE = 128
 HEAVY = torch.arange(1, SIZE + 1, dtype=torch.float64).rsqrt()
 
 
@@ -95,7 +118,7 @@ def test_constructed_pairs():
         assert abs(value - truth(base, other, "v")) <= 4 * error + 1e-5, name
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     noise=st.sampled_from([0.1, 0.5, 0.9, 1.0]),
@@ -112,13 +135,17 @@ def test_the_estimate_is_within_its_error_of_the_truth(seed, noise, spike, side,
     value, error = gram.estimated_cosine(sketched(first, side), sketched(second, side))
     # Five standard errors: 32 probes know their scatter only roughly.
     assert abs(value - truth(base, other, side)) <= 5 * error + 2e-5
-    assert error < 0.02
+    assert error < 0.03
 
 
 def test_the_standard_error_is_the_scatter_over_probes():
     first, second = layer(rotation(SIZE, 0), HEAVY, 1).float(), layer(rotation(SIZE, 2), HEAVY, 3).float()
+    known = decompose(first), decompose(second)
     found = [
-        gram.estimated_cosine(sketched(first, "v", seed=seed), sketched(second, "v", seed=seed)) for seed in range(60)
+        gram.estimated_cosine(
+            sketched(first, "v", seed=seed, known=known[0]), sketched(second, "v", seed=seed, known=known[1])
+        )
+        for seed in range(60)
     ]
     values, errors = torch.tensor(found, dtype=torch.float64).unbind(1)
     assert float(values.std() / errors.mean()) == pytest.approx(1.0, abs=0.3)
@@ -161,11 +188,13 @@ def test_bfloat16_products_hardly_move_the_cosine(monkeypatch):
     assert found[0] == pytest.approx(found[1], abs=3e-4)
 
 
-def test_probes_are_signs_and_the_same_for_every_layer_of_a_dimension():
+def test_probes_are_signs_and_the_same_for_every_layer_of_a_dimension(monkeypatch):
+    monkeypatch.setattr(gram, "_PROBE_ENTRIES", 1 << 17)
     signs = gram.probes(50)
     assert set(signs.flatten().tolist()) == {-1.0, 1.0}
     assert torch.equal(signs, gram.probes(50))
-    assert signs.shape == (gram.PROBES, 50)
+    assert signs.shape == ((1 << 17) // 50, 50)
+    assert gram.probes(8192).shape == (32, 8192)
 
 
 def test_equal_layers_have_the_cosine_one_and_no_error():
