@@ -210,7 +210,9 @@ class _Handler(BaseHTTPRequestHandler):
                 for path, content in repository.files.items()
             ]
             answer = {"id": name, "modelId": name, "sha": repository.sha, "siblings": siblings}
-        self._send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        # What huggingface_hub would print.
+        warning = {"X-HF-Warning": "quota; Little is left of it."}
+        self._send(200, json.dumps(answer).encode(), warning | {"Content-Type": "application/json"})
 
     def _file(self, name: str, revision: str, path: str) -> None:
         moved = self.path.startswith("/moved/")

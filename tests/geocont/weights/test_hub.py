@@ -425,7 +425,7 @@ first, second = json.loads(sys.argv[1])
 checkpoint = hub.open_checkpoint("org/held")
 one = checkpoint.read(first, second)
 copy = one.clone()
-control("wait/org/held/3")  # the header, the first, and the second, which does not come yet
+control("wait/org/held/4")  # config, header, the first tensor, and the second, which does not come yet
 control("release/org/held")
 two = checkpoint.read(second)
 came = [torch.equal(one, copy), two.double().sum().item()]
@@ -441,9 +441,9 @@ def read():
 
 reader = threading.Thread(target=read, daemon=True)
 reader.start()
-control("wait/org/stuck/2")
+control("wait/org/stuck/3")
 checkpoint.close()
-reader.join(20)
+reader.join(10)
 
 checkpoint = hub.open_checkpoint("org/breaks-down")
 control("fail/org/breaks-down")
@@ -471,7 +471,7 @@ def prefetched(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], lis
     }
     with HubServer(repositories) as server:
         home = tmp_path_factory.mktemp("hub")
-        outcomes = run(server.endpoint, home, [first, second], PREFETCH)
+        outcomes = run(server.endpoint, home, [first, second], PREFETCH, HF_HUB_DOWNLOAD_TIMEOUT="60")
         stuck.set()
         weights = [request for request in server.files("org/held") if not request.path.endswith(".json")]
         return outcomes, [first, second], len(weights)
