@@ -303,7 +303,7 @@ def plan(weights: Mapping[str, Weight], config: Config | None, layouts: Sequence
     found: list[_Found] = []
     for stack in stacks:
         stack.width = _width(stack, config)
-        for layer in sorted(stack.layers):
+        for layer in stack.layers:
             found += _match(stack, layer, config, fitting, skipped)
     if not found:
         return _group_by_numbers(weights, config)

@@ -261,6 +261,7 @@ def test_a_concatenation_needs_an_output_projection_that_fits(output):
 def test_a_fused_tensor_of_a_vision_tower_does_not_take_the_text_s_heads():
     config = {
         "model_type": "gpt_neox",
+        "num_attention_heads": 4,
         "text_config": {"model_type": "gpt_neox", "num_attention_heads": 4},
         "vision_config": {"model_type": "gpt_neox"},
     }
@@ -343,6 +344,27 @@ def test_without_norms_the_width_is_config_s_or_the_commonest_size(config, width
     found = planned(layers(names), config)
     assert found.stacks["layers"].width == width
     assert one(found, "q").transposed == (width == 40)
+
+
+def test_of_two_equally_common_sizes_the_smaller_is_the_width():
+    found = planned(layers({"lin1.weight": (48, 32), "lin2.weight": (32, 48)}, "ffns"))
+    assert found.stacks["ffns"].width == 32
+    assert {place.projection: place.side for place in found.placements} == {"lin1": "v", "lin2": "u"}
+
+
+def test_rows_of_experts_may_make_a_square():
+    names = {"norm_attn_norm.norm_1.weight": (32,), "ffn.experts.mlp.w1": (32, 32), "ffn.experts.mlp.w2": (32, 32)}
+    found = planned(layers(names), {"model_type": "dbrx", "ffn_config": {"moe_num_experts": 4}})
+    stored = torch.randn(32, 32)
+    assert torch.equal(next(one(found, "gate[E]").matrices(lambda _: stored)), stored[:8])
+    assert torch.equal(next(one(found, "down[E]").matrices(lambda _: stored)), stored[:8].mT)
+
+
+def test_cross_attention_says_which_of_it_reads_the_encoder():
+    names = {"layer_norm.weight": (32,)} | {f"encoder_attn.{leaf}.weight": (32, 32) for leaf in ("q_proj", "k_proj")}
+    found = planned(layers(names))
+    assert one(found, "q").note == ""
+    assert one(found, "k").note == "reads the encoder's output"
 
 
 def test_a_reader_of_something_else_is_an_inner_matrix():
