@@ -191,6 +191,20 @@ def test_independent_noise_is_at_chance(tmp_path):
     assert low * 0.8 < sum(cosines) / len(cosines) < high * 1.2
 
 
+def test_every_matrix_has_a_start_of_its_own(tmp_path, monkeypatch):
+    seeds, leading = [], measurement.lanczos.leading
+
+    def noted(*arguments, seed, **options):
+        seeds.append(seed)
+        return leading(*arguments, seed=seed, **options)
+
+    monkeypatch.setattr(measurement.lanczos, "leading", noted)
+    run(write(tmp_path / "m", llama_tensors(3)))
+    assert len(set(seeds)) == 21
+    run(str(tmp_path / "m"), use_cache=False)
+    assert len(set(seeds)) == 21
+
+
 @pytest.mark.skipif(not STORIES.is_dir(), reason="../shared/data is not there")
 def test_a_trained_model():
     events = run(str(STORIES))
@@ -312,32 +326,62 @@ def test_each_tensor_is_read_once_and_the_next_one_announced(tmp_path, monkeypat
         assert pair.v1_cosine == pytest.approx(whole[name].v1_cosine, abs=1e-4)
 
 
-def test_closing_lets_go_of_threads_and_files(tmp_path):
-    threads = torch.get_num_threads()
+def test_units_read_in_their_order():
+    turns, order = analysis._Turns(), []
+
+    def take(number):
+        with turns.take(number):
+            order.append(number)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in (2, 1)]
+    for thread in threads:
+        thread.start()
+    threads[0].join(0.2)
+    assert order == []
+    with turns.take(None):
+        pass
+    take(0)
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2]
+
+
+def test_closing_lets_go_of_threads_and_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis.devices, "worker_count", lambda _: 2)
+    threads = 3
+    torch.set_num_threads(threads)
     events = analysis.analyze(write(tmp_path / "m", llama_tensors()), device="cpu")
     next(event for event in events if isinstance(event, MatrixMeasured))
     events.close()
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(("measure", "compare"))]
-    assert torch.get_num_threads() == threads
+    found = []
+    new = threading.Thread(target=lambda: found.append((torch.ones(2) @ torch.ones(2), torch.get_num_threads())))
+    new.start()
+    new.join()
+    assert torch.get_num_threads() == found[0][1] == threads
     if Path("/proc/self/fd").is_dir():
         opened = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
         assert not [path for path in opened if str(tmp_path) in path]
 
 
 def test_closing_does_not_wait_for_a_slow_line(tmp_path, monkeypatch):
-    closed = threading.Event()
+    begun, closed, in_time = threading.Event(), threading.Event(), []
     monkeypatch.setattr(analysis, "_HEARTBEAT_SECONDS", 0.001)
     monkeypatch.setattr(LocalCheckpoint, "close", lambda _: closed.set())
 
     def slow(self, name, following=None):
-        assert closed.wait(60)
+        begun.set()
+        in_time.append(closed.wait(10))
         raise JobError("closed meanwhile", "")
 
     monkeypatch.setattr(Weights, "read", slow)
     events = analysis.analyze(write(tmp_path / "m", llama_tensors()), device="cpu")
-    next(event for event in events if isinstance(event, AnalysisProgress))
+    for event in events:
+        if isinstance(event, AnalysisProgress) and begun.is_set():
+            break
     events.close()
-    assert closed.is_set()
+    assert in_time
+    assert all(in_time)
 
 
 def test_weights_that_go_away_end_the_analysis(tmp_path, monkeypatch):
@@ -485,7 +529,7 @@ def test_experts_count_as_one_matrix(tmp_path, monkeypatch, limit):
             del tensors[f"model.layers.{layer}.mlp.{name}_proj.weight"]
         for expert in range(3):
             for name, shape in (("w1", (FF, HIDDEN)), ("w3", (FF, HIDDEN)), ("w2", (HIDDEN, FF))):
-                matrix = spiked(*shape, seed=7 * layer + 31 * expert, strength=1.0 + expert).float()
+                matrix = spiked(*shape, seed=7 * layer + 31 * expert, strength=0.6 + 0.1 * expert).float()
                 tensors[f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{name}.weight"] = matrix
                 experts.setdefault((name, layer), []).append(matrix)
     events = run(write(tmp_path / "m", tensors, LLAMA | {"model_type": "mixtral", "num_local_experts": 3}))
@@ -502,22 +546,32 @@ def test_experts_count_as_one_matrix(tmp_path, monkeypatch, limit):
         sigma = torch.linalg.svdvals(torch.cat(experts[name, 0], 1 - side).double())
         assert found[projection, 0].singular_values[:2] == pytest.approx(sigma[:2].tolist(), rel=1e-4)
         assert found[projection, 0].gap == pytest.approx(float(sigma[0] / sigma[1] - 1), rel=1e-2)
+        gap = float(sigma[0] / sigma[1] - 1)
+        for tolerance, status in ((0.8 * gap, "ok"), (1.2 * gap, "not_unique")):
+            again = matrices(run(str(tmp_path / "m"), gap_tolerance=tolerance, projections=projection, layers="0"))
+            assert again[projection, 0].status == status
         assert found[projection, 0].stable_rank == pytest.approx(float((sigma**2).sum() / sigma[0] ** 2), rel=1e-3)
 
 
-def test_input_first_tensors_are_turned(tmp_path):
+@pytest.mark.parametrize("largest_exact", [0, 1000])
+def test_input_first_tensors_are_turned(tmp_path, monkeypatch, largest_exact):
     """GPT-2 stores [in, out]: the same numbers the other way round give the same analysis with v and u in place."""
-    tensors, expected = {}, {}
+    monkeypatch.setattr(measurement, "_LARGEST_EXACT_GRAM", largest_exact)
+    tensors, expected, whole = {}, {}, []
     for layer in range(2):
         matrix = spiked(4 * HIDDEN, HIDDEN, 11 * layer).float()
         tensors[f"h.{layer}.mlp.c_fc.weight"] = matrix.mT.contiguous()
         tensors[f"h.{layer}.mlp.c_proj.weight"] = spiked(4 * HIDDEN, HIDDEN, 5 + layer).float()
         tensors[f"h.{layer}.ln_1.weight"] = torch.ones(HIDDEN)
         expected[layer] = first_triplet(matrix)
+        whole.append(matrix)
     pair = pairs(run(write(tmp_path / "m", tensors, {"model_type": "gpt2", "n_embd": HIDDEN, "n_head": 4})))["up", 0, 1]
     assert (pair.v_dim, pair.u_dim, pair.residual_side) == (HIDDEN, 4 * HIDDEN, "v")
     assert pair.v1_cosine == pytest.approx(abs(float(expected[0][1] @ expected[1][1])), abs=1e-4)
     assert pair.u1_cosine == pytest.approx(abs(float(expected[0][0] @ expected[1][0])), abs=1e-4)
+    for side, value, error in (("v", pair.v_gram, pair.v_gram_error), ("u", pair.u_gram, pair.u_gram_error)):
+        exact = gram.cosine(*(gram.exact(matrix, side) for matrix in whole))
+        assert value == pytest.approx(exact, abs=5 * error + 1e-5)
 
 
 def test_quantised_weights_say_so_and_refused_ones_are_refused(tmp_path):

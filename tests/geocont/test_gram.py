@@ -118,6 +118,18 @@ def test_constructed_pairs():
         assert abs(value - truth(base, other, "v")) <= 4 * error + 1e-5, name
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_leads_in_one_layer_alone_is_not_lost(turned, monkeypatch):
+    monkeypatch.setattr(gram, "_PROBE_ENTRIES", 1 << 18)
+    basis = rotation(SIZE, 0)
+    first, second = layer(basis, HEAVY, 1), layer(basis[[1, 0, *range(2, SIZE)]], HEAVY, 2)
+    if turned:
+        first, second = second, first
+    value, error = gram.estimated_cosine(sketched(first, "v", leading=1), sketched(second, "v", leading=3))
+    assert abs(value - truth(first, second, "v")) <= 4 * error + 1e-5
+    assert error < 0.03
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
