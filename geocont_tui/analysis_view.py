@@ -124,6 +124,7 @@ def _side_bar(row: Row, side: Side) -> SideBar:
         limit=found.limit if found else None,
         is_residual=row.is_residual(side),
         left_out=", ".join(f"{count} {reason}" for reason, count in left_out.items()),
+        left_out_count=sum(left_out.values()),
         is_unique=set(left_out) != {states.REASONS["not_unique"]},
     )
 

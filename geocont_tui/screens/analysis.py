@@ -145,13 +145,13 @@ class AnalysisScreen(RunScreen):
         said = cosine_line(row, pair, shown) if row and pair else ""
         filtered = f"filter: {self.view.words}" if self.view.words else ""
         left_out = views.left_out_text(self.state)
-        legend = shades.legend(self.palette)
-        starred = "* meets the residual stream" + (f"; {left_out}" if left_out else "")
+        legend = f"  {shades.legend(self.palette)}" if self.size.width >= NORMAL[0] else ""
+        starred = "* residual side" + (f"; {left_out}" if left_out else "")
         map_id = "#map" if self._shown_view == "map" else "#map-pane HeatMap"
         block = self.query_one(map_id, HeatMap).block
         blocks = f"cells: mean of {block}×{block} pairs; " if block > 1 else ""
         titles: Mapping[str, tuple[str, str]] = {
-            "matrix": (f"1 layers: {side}  {legend}", said),
+            "matrix": (f"1 layers: {side}{legend}", said),
             "view": (
                 " ".join(tabs),
                 {"bars": starred, "words": left_out, "map": f"{blocks}{said}", "table": filtered}.get(

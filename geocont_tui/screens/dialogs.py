@@ -130,8 +130,8 @@ class FilterDialog(ModalScreen[str | None]):
 
     def _explain(self) -> None:
         wrong = self._check(self.query_one(Input).value)
-        lines = [Paragraph(self._explanation, "dim")]
-        self.query_one(TextPane).show((*lines, Paragraph(""), Paragraph(wrong, "selected")) if wrong else tuple(lines))
+        said = (Paragraph(wrong, "selected"), Paragraph("")) if wrong else ()
+        self.query_one(TextPane).show((*said, Paragraph(self._explanation, "dim")))
 
     def action_apply(self) -> None:
         words = self.query_one(Input).value.strip()

@@ -57,13 +57,14 @@ def write(cells: list[Cell], x: int, text: str, style: Style, end: int, ascii_on
     return x
 
 
-def tail(text: str, room: int) -> str:
+def tail(text: str, room: int, ascii_only: bool = False) -> str:
     """The end of `text` in at most `room` cells, after a sign that its beginning is missing."""
     if cell_len(text) <= room:
         return text
-    while text and cell_len(text) > room - 1:
+    sign = ".." if ascii_only else "…"
+    while text and cell_len(text) > room - len(sign):
         text = text[1:]
-    return f"…{text}" if room > 1 else ""
+    return f"{sign}{text}" if room > len(sign) else ""
 
 
 def strip_of(row: Row) -> Strip:

@@ -16,7 +16,7 @@ from textual.message import Message
 
 from geocont_tui.palette import Palette
 from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, tail, write
-from geocont_tui.widgets.shades import mark, shade
+from geocont_tui.widgets.shades import legend, mark, shade
 
 # A mark for the selected row before the label, the label at most, the side after it.
 MARK = 1
@@ -134,7 +134,7 @@ def _count(row: MatrixRow) -> str:
 
 
 def draw(data: LayerMatrixData, width: int, height: int, palette: Palette) -> Frame:
-    """`height` rows of `width` cells: the numbers of the layers, then the rows around the selected one."""
+    """`height` rows of `width` cells: the numbers of the layers, the rows around the selected one, the legend."""
     if width <= 0 or height <= 0:
         return ()
     canvas = [[BLANK] * width for _ in range(height)]
@@ -145,6 +145,8 @@ def draw(data: LayerMatrixData, width: int, height: int, palette: Palette) -> Fr
     _draw_header(canvas[0], data, layout, height, palette)
     for position, cells in zip(range(layout.first_row, len(data.rows)), canvas[1:], strict=False):
         _draw_row(cells, data, position, layout, palette)
+    if height > len(data.rows) + 1:
+        write(canvas[-1], MARK, legend(palette), palette.dim, width)
     return tuple(tuple(cells) for cells in canvas)
 
 
@@ -153,15 +155,18 @@ def _draw_header(cells: list[Cell], data: LayerMatrixData, layout: _Layout, heig
     every = -(-TICK // layout.cell)
     write(cells, MARK, "layer", palette.dim, layout.start)
     shown = data.layers[layout.first_column : layout.first_column + layout.columns]
+    is_cut = len(shown) < len(data.layers)
     for position, layer in enumerate(shown):
-        if position % every == 0:
-            write(cells, layout.start + position * layout.cell, str(layer), palette.dim, len(cells))
-    hidden = [f"{layout.first_column + layout.columns} of {len(data.layers)} layers"] * (len(shown) < len(data.layers))
+        x = layout.start + position * layout.cell
+        if position % every == 0 and (not is_cut or x + len(str(layer)) < end):
+            write(cells, x, str(layer), palette.dim, len(cells))
+    hidden = [f"{layout.first_column + layout.columns} of {len(data.layers)} layers"] * is_cut
     last = min(layout.first_row + height - 1, len(data.rows))
     if last - layout.first_row < len(data.rows):
         hidden.append(f"rows {layout.first_row + 1}-{last} of {len(data.rows)}")
-    text = ", ".join(hidden)
-    if text and len(cells) - len(text) > end:
+    room = len(cells) - end
+    text = next((text for text in (", ".join(hidden), f"of {len(data.layers)}" * is_cut) if len(text) <= room), "")
+    if text:
         write(cells, len(cells) - len(text), text, palette.dim, len(cells))
     elif layout.has_mean:
         text = "pairs".rjust(max(len(_count(row)) for row in data.rows)) + "  mean"
@@ -177,7 +182,7 @@ def _draw_row(cells: list[Cell], data: LayerMatrixData, position: int, layout: _
     write(
         cells,
         MARK,
-        tail(row.label, layout.label - 2 * palette.ascii_only),
+        tail(row.label, layout.label, palette.ascii_only),
         style,
         MARK + layout.label,
         palette.ascii_only,

@@ -209,7 +209,7 @@ def _draw_row(
     style = palette.selected if is_selected else palette.text if row.status == "ok" else palette.dim
     if is_selected:
         write(cells, 0, palette.glyphs.signs["selected"], palette.selected, MARK)
-    write(cells, MARK, tail(row.label, label - 2 * palette.ascii_only), style, MARK + label, palette.ascii_only)
+    write(cells, MARK, tail(row.label, label, palette.ascii_only), style, MARK + label, palette.ascii_only)
     x = MARK + label
     for column in columns:
         write(cells, x + 1, _placed(column.text(row), column), style, x + 1 + column.width, palette.ascii_only)

@@ -24,7 +24,7 @@ NOTES_FROM = 60
 
 @dataclass(frozen=True)
 class SideBar:
-    """One projection on one side; `mean` None is n/a, and `left_out` (also beside a mean) says how many and why."""
+    """One projection on one side; `mean` None is n/a. `left_out` says how many pairs have no cosine, and why."""
 
     mean: float | None
     low: float | None = None
@@ -33,6 +33,7 @@ class SideBar:
     limit: float | None = None
     is_residual: bool = False
     left_out: str = ""
+    left_out_count: int = 0
     is_unique: bool = True
 
 
@@ -91,7 +92,9 @@ def draw(data: ProjectionBarsData, width: int, height: int, palette: Palette) ->
 def _one_side(data: ProjectionBarsData, side: int, width: int, height: int, palette: Palette) -> Frame:
     title: list[Cell] = [BLANK] * width
     write(title, 0, LONG_TITLES[side] if width >= NOTES_FROM else TITLES[side], palette.selected, width)
-    found = _bars(data, side, width // 3, has_labels=True, has_notes=width >= NOTES_FROM)
+    found = _bars(
+        data, side, (width - 1) // 3, has_labels=True, has_notes=width >= NOTES_FROM, is_ascii=palette.ascii_only
+    )
     first = max(data.selected - (height - 3), 0)
     if width >= NOTES_FROM:
         return (tuple(title), *bars.draw(found, width, height - 1, palette, first))
@@ -110,7 +113,10 @@ def _side_by_side(data: ProjectionBarsData, width: int, height: int, palette: Pa
     if note:
         write(title, max(room + 1, end + 1), "left out", palette.dim, width)
     first = max(data.selected - (height - 3), 0)
-    both = [_bars(data, side, left // 3, has_labels=side == 0, has_notes=False) for side in (0, 1)]
+    both = [
+        _bars(data, side, (left - 1) // 3, has_labels=side == 0, has_notes=False, is_ascii=palette.ascii_only)
+        for side in (0, 1)
+    ]
     v1 = _starred(data, 0, both[0], left, height - 1, palette, first)
     u1 = _starred(data, 1, both[1], room - left, height - 1, palette, first)
     visible = bars.visible_rows(both[0], height - 1)
@@ -128,7 +134,9 @@ def _starred(
     data: ProjectionBarsData, side: int, found: BarsData, width: int, height: int, palette: Palette, first: int
 ) -> Frame:
     """The bars of one side, with a star after those that meet the residual stream."""
-    frame = bars.draw(found, max(width - 1, 0), height, palette, first)
+    if width < 2:
+        return tuple((BLANK,) * width for _ in range(height))
+    frame = bars.draw(found, width - 1, height, palette, first)
     visible = bars.visible_rows(found, height)
     first = min(first, max(len(data.rows) - visible, 0))
     rows = []
@@ -147,7 +155,9 @@ def _notes(row: ProjectionBar) -> str:
     return ", ".join(dict.fromkeys(text for text in (row.v1.left_out, row.u1.left_out) if text))
 
 
-def _bars(data: ProjectionBarsData, side: int, room: int, has_labels: bool, has_notes: bool) -> BarsData:
+def _bars(
+    data: ProjectionBarsData, side: int, room: int, has_labels: bool, has_notes: bool, is_ascii: bool
+) -> BarsData:
     rows = []
     for row in data.rows:
         found = _side(row, side)
@@ -156,11 +166,13 @@ def _bars(data: ProjectionBarsData, side: int, room: int, has_labels: bool, has_
             notes.append(f"[{found.low:.2f}-{found.high:.2f}]")
         if has_notes and found.is_residual and found.mean is not None:
             notes.append("*")
-        if found.left_out and (has_notes or found.mean is None):
+        if found.mean is None and found.left_out:
             notes.append(found.left_out)
+        elif has_notes and found.left_out_count:
+            notes.append(f"{found.left_out_count} n/a")
         rows.append(
             BarRow(
-                label=tail(row.label, room) if has_labels else "",
+                label=tail(row.label, room, is_ascii) if has_labels else "",
                 value=found.mean,
                 note=" ".join(notes),
                 unique=found.mean is not None or found.is_unique,

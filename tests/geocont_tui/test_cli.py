@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import synthetic
+import synthetic_analysis
 from geocont import __version__, runs
 from geocont.ablations import crew
 from geocont.ablations.experiment import presets
 from geocont.ablations.experiment import read as read_experiment
+from geocont.errors import InputError
 from geocont.events import Event
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +54,7 @@ code = cli.run(sys.argv[1:])
 print(*sys.modules, file=sys.stderr)
 sys.exit(code)
 """
-    for arguments in (["--help"], ["ablate", "--help"], ["--version"], []):
+    for arguments in (["--help"], ["ablate", "--help"], ["analyze", "--help"], ["--version"], []):
         command = [sys.executable, "-c", program, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         loaded = {name.partition(".")[0] for name in done.stderr.split()}
@@ -74,7 +76,7 @@ def test_alone_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
     alone = capfd.readouterr()
     assert cli.run(["--help"]) == 0
     assert capfd.readouterr() == alone
-    assert all(command in alone.out for command in ("ablate", "export", "runs"))
+    assert all(command in alone.out for command in ("ablate", "analyze", "export", "runs", "doctor"))
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,12 @@ def test_alone_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
         (["ablate", "--theme", "pink"], "--theme", "geocont-tui ablate --help"),
         (["ablate", "mlp", "more"], "more", "geocont-tui ablate --help"),
         (["export"], "RUN", "geocont-tui export --help"),
+        (["analyze"], "MODEL", "geocont-tui analyze --help"),
+        (["analyze", "m", "--top-k", "0"], "--top-k", "geocont-tui analyze --help"),
+        (["analyze", "m", "--gap-tolerance", "-1"], "--gap-tolerance", "geocont-tui analyze --help"),
+        (["analyze", "m", "--projection", "q"], "no such option: --projection", "--projections"),
+        (["analyze", "m", "--plan", "--csv", "x"], "--plan measures nothing", "--json"),
+        (["analyze", "m", "--no-headless"], "there is no screen", "--no-headless"),
         (["ablate", "mpl"], "there is no preset 'mpl'", "did you mean mlp?"),
         (["ablate", "nowhere.toml"], "there is no file nowhere.toml", "presets"),
         (["ablate", "--set", "defaults.width=0"], "defaults.width: expected int >= 2, got 0", "correct"),
@@ -138,7 +146,7 @@ def test_a_screen_cannot_be_forced(capfd: pytest.CaptureFixture[str]) -> None:
 @given(st.lists(st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"])), max_size=4))
 def test_any_arguments_get_help_or_two_lines(words: list[str]) -> None:
     # A command that trains would be none of this test's business.
-    arguments = [word for word in words if word != "ablate"]
+    arguments = [word for word in words if word not in ("ablate", "analyze")]
     with pytest.MonkeyPatch.context() as patch:
         said: list[str] = []
         patch.setattr(cli, "_complain", lambda problem, remedy, code: said.append(problem + remedy) or code)
@@ -275,6 +283,128 @@ def test_with_a_screen_it_hands_over_to_the_app_and_prints_what_came_out(
     assert os.environ["TEXTUAL_THEME"] == "ansi-light"
     assert (tmp_path / "t").exists()
     assert "Res+GELU+LN [b]" in capfd.readouterr().out
+
+
+@pytest.fixture
+def analyses(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Replaces the analysis by synthetic events; what it was asked for."""
+    from geocont import analysis
+
+    asked: list[dict[str, Any]] = []
+
+    def analyze(model: str, **options: Any) -> Iterator[Event]:
+        asked.append({"model": model, **options})
+        yield from synthetic_analysis.awkward_events()
+
+    monkeypatch.setattr(analysis, "analyze", analyze)
+    return asked
+
+
+def test_every_option_of_an_analysis_reaches_the_engine(
+    analyses: list[dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = [
+        *("--revision", "step1000", "--projections", "q,gate", "--layers", "0-15", "--stack", "text", "--top-k", "4"),
+        *("--gap-tolerance", "0", "--exact-gram", "--no-cache", "--weights", "w.safetensors", "--layouts", "l.toml"),
+        *("--subfolder", "transformer", "--download", "--device", "cpu", "--run-dir", str(tmp_path)),
+    ]
+    assert cli.run(["analyze", "org/[m]", *options]) == 0
+    assert analyses == [
+        {
+            "model": "org/[m]",
+            "revision": "step1000",
+            "projections": "q,gate",
+            "layers": "0-15",
+            "stack": "text",
+            "top_k": 4,
+            "gap_tolerance": 0.0,
+            "exact_gram": True,
+            "weights_file": "w.safetensors",
+            "layouts_file": "l.toml",
+            "subfolder": "transformer",
+            "download": True,
+            "use_cache": False,
+            "device": "cpu",
+        }
+    ]
+    out, err = capfd.readouterr()
+    assert "vision [tower] o" in out
+    assert err.startswith("reading the headers of org/[m]\n")
+
+
+def test_an_analysis_is_listed_and_exported_like_any_run(
+    analyses: list[dict[str, Any]], run_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = ["--run-dir", str(tmp_path)]
+    assert cli.run(["analyze", "org/[m]", *here, "--csv", str(tmp_path / "tables")]) == 0
+    printed, _ = capfd.readouterr()
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {"pairs.csv", "matrices.csv"}
+    assert cli.run(["runs", *here]) == 0
+    listed = capfd.readouterr().out.splitlines()
+    assert len(listed) == 3
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir() and path not in (run_folder, tmp_path / "tables"))
+    assert any(folder.name in line and "done" in line for line in listed)
+    assert cli.run(["export", folder.name, *here]) == 0
+    assert capfd.readouterr().out == printed
+    assert cli.run(["export", folder.name, *here, "--parquet", str(tmp_path / "p")]) == 0
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {"pairs.parquet", "matrices.parquet"}
+
+
+def test_a_plan_keeps_no_run(analyses: list[dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert (
+        cli.run(["analyze", "org/[m]", "--plan", "--run-dir", str(tmp_path), "--json", str(tmp_path / "p.json")]) == 0
+    )
+    out, err = capfd.readouterr()
+    assert "to be read: 43 matrices" in out
+    assert err == f"wrote {tmp_path / 'p.json'}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
+    assert len(json.loads((tmp_path / "p.json").read_text())["matrices"]) == 51
+
+
+def test_a_model_that_is_refused_keeps_no_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from geocont import analysis
+
+    def refuse(_model: str, **_: Any) -> Iterator[Event]:
+        raise InputError("org/[m] is gated", "accept its licence")
+        yield  # a generator, which raises when its first event is asked for
+
+    monkeypatch.setattr(analysis, "analyze", refuse)
+    assert cli.run(["analyze", "org/[m]", "--run-dir", str(tmp_path)]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-2:] == ["error: org/[m] is gated", "  try: accept its licence"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_analysis_on_a_screen_is_handed_to_the_app(
+    analyses: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def show(model: str, events: Iterator[Event], folder: Path, settings: terminal.Settings) -> int:
+        assert (model, settings.dark) == ("org/[m]", False)
+        with runs.Recording(events, folder) as recording:
+            for _ in recording:
+                pass
+        return 0
+
+    monkeypatch.setattr(terminal, "has_screen", lambda: True)
+    monkeypatch.setitem(sys.modules, "geocont_tui.app", types.SimpleNamespace(run_analysis=show))
+    monkeypatch.setattr("geocont_tui.app", types.SimpleNamespace(run_analysis=show), raising=False)
+    for name in ("TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM", "TEXTUAL_FPS", "TEXTUAL_ANIMATIONS", "TEXTUAL_SMOOTH_SCROLL"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert cli.run(["analyze", "org/[m]", "--theme", "light", "--run-dir", str(tmp_path)]) == 0
+    assert "text gate[E]" in capfd.readouterr().out
+
+
+def test_doctor_prints_in_ascii_where_asked(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert cli.run(["doctor", "--ascii"]) == 0
+    out = capfd.readouterr().out
+    assert out.isascii()
+    assert "result cache" in out
 
 
 def test_every_preset_is_offered_by_a_wrong_name(capfd: pytest.CaptureFixture[str]) -> None:
