@@ -1,6 +1,6 @@
 """Draw the live screen as it stood at the end of a run, from the run's journal.
 
-    python docs/picture.py RUN docs/ablation.svg [--size 140x40] [--light]
+    python docs/picture.py RUN docs/ablation.svg [--size 140x40] [--light] [--press 3,down]
 
 RUN is a name that `geocont-tui runs` lists, or a run's folder. The picture in the README is made this way.
 """
@@ -12,27 +12,34 @@ from pathlib import Path
 
 import msgspec
 from geocont.ablations.experiment import Experiment
-from geocont.events import RunStarted
+from geocont.events import AnalysisStarted, RunStarted
 from geocont.runs import Recording, find_run, read_events
 
-from geocont_tui.app import AblationApp
-from geocont_tui.job import ablation_job
+from geocont_tui.app import AblationApp, AnalysisApp, RunApp
+from geocont_tui.job import ablation_job, analysis_job
 from geocont_tui.terminal import Settings
 
 
-async def draw(run: Path, size: tuple[int, int], dark: bool) -> str:
-    """The screen as SVG after all events of the run."""
+async def draw(run: Path, size: tuple[int, int], dark: bool, keys: list[str]) -> str:
+    """The screen as SVG after all events of the run and some keys."""
     started = next(read_events(run))
-    if not isinstance(started, RunStarted):
-        raise SystemExit(f"{run} does not begin with the start of a run")
-    experiment = msgspec.convert(started.experiment, Experiment)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / run.name
         copy.mkdir()
-        app = AblationApp(ablation_job(experiment, Recording(read_events(run), copy)), Settings(dark=dark))
+        recording = Recording(read_events(run), copy)
+        app: RunApp
+        if isinstance(started, AnalysisStarted):
+            app = AnalysisApp(analysis_job(started.model, recording), Settings(dark=dark))
+        elif isinstance(started, RunStarted):
+            experiment = msgspec.convert(started.experiment, Experiment)
+            app = AblationApp(ablation_job(experiment, recording), Settings(dark=dark))
+        else:
+            raise SystemExit(f"{run} does not begin with the start of a run")
         async with app.run_test(size=size) as pilot:
             await app.workers.wait_for_complete()
             app.paint()
+            await pilot.pause()
+            await pilot.press(*keys)
             await pilot.pause()
             return app.export_screenshot()
 
@@ -43,9 +50,12 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--size", default="140x40")
     parser.add_argument("--light", action="store_true")
+    parser.add_argument("--press", default="", help="keys, comma-separated, before the picture is taken")
     options = parser.parse_args()
     columns, rows = (int(part) for part in options.size.split("x"))
-    options.file.write_text(asyncio.run(draw(find_run(options.run), (columns, rows), not options.light)), "utf-8")
+    keys = [key for key in options.press.split(",") if key]
+    picture = asyncio.run(draw(find_run(options.run), (columns, rows), not options.light, keys))
+    options.file.write_text(picture, "utf-8")
 
 
 if __name__ == "__main__":
