@@ -483,7 +483,7 @@ class _Job:
     def _measure(self, units: Sequence[_Unit], workers: int) -> Iterator[Event]:
         threads = torch.get_num_threads()
         # One matrix a core is faster than one matrix on all of them.
-        use = 1 if workers > 1 and self._device.type == "cpu" else threads
+        use = 1 if self._device.type == "cpu" else threads
         pool = ThreadPoolExecutor(workers, "measure", initializer=lambda: torch.set_num_threads(use))
         pair_pool = ThreadPoolExecutor(1, "compare", initializer=lambda: torch.set_num_threads(use))
         try:
