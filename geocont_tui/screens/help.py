@@ -44,6 +44,7 @@ WORDS = {
             "all directions; chance is 0",
         ),
         ("_ and ›", "not read yet; one of the two layers is read"),
+        ("= and ×", "both layers hold the same weights; no cosine for another reason, which the pair's details give"),
         ("quantised", "stored in fewer bits: σ and v1 carry that error"),
         *_COMMON,
     ),
@@ -66,4 +67,4 @@ def _labels(key: keys.Key, ascii_only: bool) -> str:
 
 
 def _ascii(word: str) -> str:
-    return word.replace("Δ", "d").replace("±", "+-").replace("›", ">")
+    return word.replace("Δ", "d").replace("±", "+-").replace("›", ">").replace("×", "x")
