@@ -20,8 +20,8 @@ import msgspec
 import torch
 from geocont import devices
 from geocont.ablations import datasets, residual_mlp
-from geocont.ablations.experiment import Adam, Data, Experiment, Normal, Probes, Variant, read
 from geocont.ablations.crew import train
+from geocont.ablations.experiment import Adam, Data, Experiment, Normal, Probes, Variant, read
 from geocont.events import NetworkFinished, RunFinished
 from torch.utils.data import DataLoader, Dataset
 
