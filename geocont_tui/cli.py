@@ -224,7 +224,8 @@ def analyze(
         )
     _check_targets(csv, json, parquet)
     if not plan:
-        print(f"reading the headers of {model}", file=sys.stderr, flush=True)
+        first = "; what the hub's cache lacks is downloaded first, which can take long" if download else ""
+        print(f"reading the headers of {model}{first}", file=sys.stderr, flush=True)
 
     from geocont.analysis import analyze as analysis_of
     from geocont.runs import create_analysis_folder
