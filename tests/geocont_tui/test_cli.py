@@ -329,7 +329,7 @@ def test_every_option_of_an_analysis_reaches_the_engine(
     ]
     out, err = capfd.readouterr()
     assert "vision [tower] o" in out
-    assert err.startswith("reading the headers of org/[m]\n")
+    assert err.startswith("reading the headers of org/[m]; what the hub's cache lacks is downloaded first")
 
 
 def test_an_analysis_is_listed_and_exported_like_any_run(
