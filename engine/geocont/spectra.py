@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # Outside these limits the square of a Frobenius norm leaves the comfortable range of float32.
@@ -68,8 +68,10 @@ def frobenius_norms(
     norms = torch.linalg.vector_norm(matrices, dim=(-2, -1)).double()
     doubtful = ~((norms > _SMALLEST_NORM) & (norms < _LARGEST_NORM))
     if doubtful.any():
-        largest = torch.linalg.vector_norm(matrices[doubtful], ord=float("inf"), dim=(-2, -1)).double()
-        usable = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+        largest = torch.linalg.vector_norm(matrices, ord=float("inf"), dim=(-2, -1)).double()
+        norms = torch.where(largest == 0, 0.0, norms)
+        doubtful &= largest > 0
+        usable = torch.where(largest[doubtful].isfinite(), largest[doubtful], 1.0)
         scaled = matrices[doubtful].double() / usable[..., None, None]
         norms[doubtful] = torch.linalg.vector_norm(scaled, dim=(-2, -1)) * usable
     regular = (norms > 0) & norms.isfinite()
@@ -116,54 +118,64 @@ def follow(
     small projected problem in float64.
     """
     norms, scale, regular = frobenius_norms(matrices)
-    if not bool(regular.any()):
-        return _irregular(matrices, start, norms)
-    if not bool(regular.all()):
-        matrices = torch.where(regular[..., None, None], matrices, 0.0)
-    inverse = (1 / scale).to(matrices.dtype)[..., None, None]
+    found = Triplets(
+        left=matrices.new_zeros((*norms.shape, start.shape[-2], matrices.shape[-2])),
+        singular_values=matrices.new_zeros((*norms.shape, start.shape[-2])),
+        right=start.to(matrices, copy=True),
+        frobenius=norms.to(matrices.dtype),
+        v1_error_bound=torch.full_like(norms, torch.inf, dtype=matrices.dtype),
+        regular=regular,
+    )
+    # The matrices that are not done, side by side; those that are have been put into `found` and cost no more.
+    places = regular.flatten().nonzero().squeeze(-1)
+    matrices, block = matrices.reshape(-1, *matrices.shape[-2:]), start.to(matrices).reshape(-1, *start.shape[-2:])
+    scale = scale.flatten()
+    if len(places) < len(matrices):
+        matrices, block, scale = matrices[places], block[places], scale[places]
+    inverse = (1 / scale).to(matrices.dtype)[:, None, None]
 
     def multiply(block: Tensor) -> tuple[Tensor, Tensor]:
         image = (block @ matrices.mT) * inverse
         return image, (image @ matrices) * inverse
 
-    block = start.to(matrices)
-    for number in range(1, passes + 1):
+    number = 0
+    while len(places):
+        number += 1
         image, back = multiply(block)
         values, rotation = torch.linalg.eigh((image @ image.mT).double())
         values, rotation = values.flip(-1).clamp_min(0), rotation.flip(-1).mT.to(matrices.dtype)
         ritz, back = rotation @ block, rotation @ back
         bound, widest_gap = _angle_bound(values, ritz, back)
-        settled = (bound <= tolerance) | (widest_gap < gap_tolerance) | ~regular
-        if number == passes or bool(settled.all()):
-            break
-        degree = _degree(values, bound, settled, tolerance)
-        if degree > 1:
-            filtered = _chebyshev(lambda x: multiply(x)[1], ritz, back, _edges(values).to(matrices.dtype), degree)
-            back = torch.where(settled[..., None, None], back, filtered)
-        block = torch.linalg.qr(back.mT).Q.mT
-    image = rotation @ image
-    sigma = torch.linalg.vector_norm(image, dim=-1)
-    return Triplets(
-        left=image / sigma[..., None].clamp_min(torch.finfo(sigma.dtype).tiny),
-        singular_values=(sigma.double() * scale[..., None]).to(matrices.dtype),
-        right=ritz,
-        frobenius=norms.to(matrices.dtype),
-        v1_error_bound=bound.to(matrices.dtype),
-        regular=regular,
-    )
+        done = (bound <= tolerance) | (widest_gap < gap_tolerance) | (number == passes)
+        if bool(done.any()):
+            _keep(found, places[done], ritz[done], (rotation @ image)[done], scale[done], bound[done])
+            rest = ~done
+            places, matrices, inverse, scale = places[rest], matrices[rest], inverse[rest], scale[rest]
+            values, ritz, back, bound = values[rest], ritz[rest], back[rest], bound[rest]
+        if len(places):
+            degree = _degree(values, bound, tolerance)
+            if degree > 1:
+                edges = _edges(values).to(matrices.dtype)
+                back = _chebyshev(lambda x: multiply(x)[1], ritz, back, edges, degree)
+            block = torch.linalg.qr(back.mT).Q.mT
+    return found
 
 
-def _irregular(matrices: Tensor, start: Tensor, norms: Tensor) -> Triplets:
-    """The answer where no matrix has anything to find: nothing is multiplied."""
-    rows = start.shape[-2]
-    return Triplets(
-        left=matrices.new_zeros((*matrices.shape[:-2], rows, matrices.shape[-2])),
-        singular_values=matrices.new_zeros((*matrices.shape[:-2], rows)),
-        right=start.to(matrices),
-        frobenius=norms.to(matrices.dtype),
-        v1_error_bound=torch.full(matrices.shape[:-2], torch.inf, dtype=matrices.dtype, device=matrices.device),
-        regular=torch.zeros(matrices.shape[:-2], dtype=torch.bool, device=matrices.device),
-    )
+def _keep(
+    found: Triplets,
+    places: Int[Tensor, " done"],
+    right: Float[Tensor, "done b n"],
+    images: Float[Tensor, "done b m"],
+    scale: Float[Tensor, " done"],
+    bound: Float[Tensor, " done"],
+) -> None:
+    """Put finished triplets to their places in the flattened stack; `images` are W v, divided by `scale`."""
+    sigma = torch.linalg.vector_norm(images, dim=-1)
+    left = images / sigma[..., None].clamp_min(torch.finfo(sigma.dtype).tiny)
+    found.right.view(-1, *right.shape[1:])[places] = right
+    found.left.view(-1, *left.shape[1:])[places] = left
+    found.singular_values.view(-1, sigma.shape[-1])[places] = (sigma.double() * scale[:, None]).to(sigma.dtype)
+    found.v1_error_bound.view(-1)[places] = bound.to(sigma.dtype)
 
 
 def _angle_bound(
@@ -191,15 +203,13 @@ def _edges(values: Float[Tensor, "*stack b"]) -> Float[Tensor, "*stack 2"]:
     return values[..., [last, 0]]
 
 
-def _degree(
-    values: Float[Tensor, "*stack b"], bound: Float[Tensor, "*stack"], settled: Bool[Tensor, "*stack"], tolerance: float
-) -> int:
-    """The degree of the polynomial that brings the unsettled v1 to the tolerance; 1 where plain products do as well.
+def _degree(values: Float[Tensor, "*stack b"], bound: Float[Tensor, "*stack"], tolerance: float) -> int:
+    """The degree of the polynomial that brings every v1 to the tolerance; 1 where plain products do as well.
 
     A product shrinks the error by θ_edge/θ1, T_d(2x − 1) at x = θ1/θ_edge by about exp(−d·acosh(2x − 1)).
     """
-    edge, largest = _edges(values)[~settled].clamp_min(1e-300).unbind(-1)
-    wanted = (2 * bound[~settled].clamp_max(1.0) / tolerance).clamp_min(1.5).log()
+    edge, largest = _edges(values).clamp_min(1e-300).unbind(-1)
+    wanted = (2 * bound.clamp_max(1.0) / tolerance).clamp_min(1.5).log()
     ratio = (largest / edge).clamp_min(1 + 1e-6)
     if bool((wanted <= 2 * ratio.log()).all()):
         return 1
