@@ -27,24 +27,25 @@ def test_without_onednn_the_numbers_are_the_same(monkeypatch, onednn):
     )
 
 
-def test_gradients_go_to_their_place_and_add_up_only_where_asked():
+@pytest.mark.parametrize("measured", [(), (0,), (1,), (2, 3), (1, 4), (0, 1, 2, 3, 4, 5)])
+def test_gradients_go_to_their_place_and_a_measured_step_finds_the_sum_before_it(measured):
     generator = torch.Generator().manual_seed(2)
-    x = torch.randn(2, 8, 4, generator=generator).requires_grad_()
     weight = torch.randn(3, 2, 4, 4, generator=generator)
     gradients = products.WeightGradients(torch.zeros_like(weight), torch.zeros_like(weight))
-
-    def step() -> None:
+    total = torch.zeros_like(weight)
+    for step in range(6):
+        x = torch.randn(2, 8, 4, generator=generator).requires_grad_()
+        gradients.begin(is_measured=step in measured)
         products.linear(x, weight[1], gradients, 1).sum().backward()
-
-    step()
-    expected = torch.ones(2, 4, 8) @ x.detach()
-    torch.testing.assert_close(gradients.values[1], expected)
-    torch.testing.assert_close(gradients.totals[1], expected)
-    assert not gradients.values[[0, 2]].any()
-    gradients.adding = False
-    step()
-    torch.testing.assert_close(gradients.values[1], expected)
-    torch.testing.assert_close(gradients.totals[1], expected)
-    gradients.adding = True
-    step()
-    torch.testing.assert_close(gradients.totals[1], 2 * expected)
+        expected = torch.zeros_like(weight)
+        expected[1] = torch.ones(2, 4, 8) @ x.detach()
+        torch.testing.assert_close(gradients.values, expected)
+        if step in measured:
+            torch.testing.assert_close(gradients.totals, total, rtol=0, atol=0)
+        total += gradients.values
+    gradients.settle()
+    torch.testing.assert_close(gradients.totals, total, rtol=0, atol=0)
+    gradients.settle()
+    torch.testing.assert_close(gradients.totals, total, rtol=0, atol=0)
+    assert gradients.spent() > 0
+    assert gradients.spent() == 0

@@ -113,8 +113,8 @@ class Probes(_Config, frozen=True, kw_only=True):
     """
 
     dense: Annotated[int, Meta(ge=0)] = 2
-    growth: Annotated[float, Meta(gt=1)] = 3.0
-    interval: Count = 400
+    growth: Annotated[float, Meta(gt=1)] = 4.0
+    interval: Count = 500
     exact: Annotated[int, Meta(ge=2)] = 2
     leading: Annotated[int, Meta(ge=1)] = 10
     gap_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.005

@@ -330,7 +330,7 @@ class StackTraining:
             if leaf.grad is not None:
                 leaf.grad.zero_()
         # What is measured of a step is the sum before it.
-        self._hidden_gradients.adding = not probing
+        self._hidden_gradients.begin(is_measured=probing)
         rows = self._batch_rows()
         images = residual_mlp.standardize(self._images.train[rows], self._images.mean, self._images.std)
         labels = self._images.train_labels[rows]
@@ -340,8 +340,7 @@ class StackTraining:
         )
         losses = residual_mlp.losses(logits, labels)
         losses.sum().backward()  # type: ignore[no-untyped-call]
-        self.probe_seconds += self._hidden_gradients.seconds
-        self._hidden_gradients.seconds = 0.0
+        self.probe_seconds += self._hidden_gradients.spent()
         self._losses = losses.detach()
         self._diverged_at = torch.where(
             (self._diverged_at < 0) & ~self._losses.isfinite(), self.step, self._diverged_at
@@ -368,11 +367,9 @@ class StackTraining:
 
     def _update(self) -> None:
         """Clip the gradient where asked and take the optimisers' step."""
-        if not self._hidden_gradients.adding:
-            began = time.perf_counter()
-            self._hidden_gradients.totals += self._hidden_gradients.values
-            self.probe_seconds += time.perf_counter() - began
         if any(network.variant.optimizer.gradient_clip for network in self.networks):
+            # The cumulative gradient is that of the loss.
+            self._hidden_gradients.settle()
             limits = [network.variant.optimizer.gradient_clip or math.inf for network in self.networks]
             norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in self._gradients()]).norm(dim=0)
             scale = (torch.tensor(limits, device=self._device) / norms.clamp_min(1e-30)).clamp_max(1.0)
@@ -479,7 +476,7 @@ class StackTraining:
         ]
         parameters = {name: value[rows] for name, value in self._parameters().items()}
         gradients = [gradient[rows] for gradient in self._gradients()]
-        totals = self._hidden_gradients.totals[:, rows]
+        totals, is_settled = self._hidden_gradients.totals[:, rows], self._hidden_gradients.is_settled
         self.networks = [self.networks[row] for row in rows]
         if not self.networks:
             self._release()
@@ -487,7 +484,8 @@ class StackTraining:
         self._place(parameters)
         for gradient, kept in zip(self._gradients(), gradients, strict=True):
             gradient.copy_(kept)
-        self._hidden_gradients.totals = totals
+        self._hidden_gradients.totals.copy_(totals)
+        self._hidden_gradients.is_settled = is_settled
         remaining = iter([states[row] for row in rows])
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
