@@ -8,6 +8,7 @@ screen: status and curves at `settings.fps`, tables, bars and texts once a secon
 """
 
 import asyncio
+import gc
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from geocont.runs import Recording, read_events
 from rich.text import Text
 from textual import work
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
@@ -99,6 +101,9 @@ class RunApp(App[None]):
                 loop.add_signal_handler(getattr(signal, name), self._leave_at_once, getattr(signal, name))
         self.pull()
         self.set_interval(1 / self.settings.fps, self._tick)
+        # What the program is made of stays to the end. Looking through all of it for garbage, again and again, takes
+        # a fifth of a second each time, and keys wait for it.
+        self.call_after_refresh(gc.freeze)
 
     @work(thread=True, exclusive=True, group="job", exit_on_error=False)
     def pull(self) -> None:
@@ -125,6 +130,12 @@ class RunApp(App[None]):
             self._painted_rest = new
         if self._is_leaving and self.job.over:
             self.exit(return_code=self.exit_code)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Close a dialog, and let go of what it has drawn: Textual 8 keeps what drew the last thousand widgets."""
+        for widget in (self.screen, *self.screen.walk_children()):
+            widget.refresh()
+        return super().pop_screen()
 
     # Leaving
 

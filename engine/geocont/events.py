@@ -14,11 +14,11 @@ import msgspec
 JOURNAL_VERSION = 1
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=True, kw_only=True):
+class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag=True, kw_only=True):
     pass
 
 
-class NetworkPlan(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One network of an experiment: a variant trained from one seed for `steps` steps."""
 
     variant: str
@@ -39,7 +39,7 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     time: float
 
 
-class NetworkProgress(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkProgress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Where one network is: `step` updates done, `loss` of the latest mini-batch."""
 
     variant: str
@@ -61,7 +61,7 @@ class Progress(_Event, frozen=True, kw_only=True):
     probe_share: float | None
 
 
-class Alignment(msgspec.Struct, frozen=True, kw_only=True):
+class Alignment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """|cos| between the leading singular vectors of adjacent layers, one value a pair (layer l, layer l+1).
 
     v1 lives in the input space, u1 in the output space. None where v1 is not unique, the matrix is zero or not finite.
@@ -167,7 +167,7 @@ Status = Literal[
 ]
 
 
-class MatrixPlan(msgspec.Struct, frozen=True, kw_only=True):
+class MatrixPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One projection of one layer of a checkpoint: which tensors hold it, and its shape as y = W x sees it.
 
     `side` is where it meets the residual stream: its input ("v", a reader), its output ("u", a writer), both (square
@@ -188,7 +188,7 @@ class MatrixPlan(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class SkippedTensors(msgspec.Struct, frozen=True, kw_only=True):
+class SkippedTensors(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Tensors of a checkpoint that are left out: the name with # for the layer, how many, and why."""
 
     name: str

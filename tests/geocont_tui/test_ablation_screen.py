@@ -4,6 +4,7 @@ The snapshots in `snapshots/` are the screen's characters; `GEOCONT_UPDATE_SNAPS
 events are synthetic and the run stands still at a known event, so nothing here waits for a clock.
 """
 
+import gc
 import math
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,7 @@ from staged_run import (
     staged,
 )
 from textual.color import Color
+from textual.strip import Strip
 from textual.widgets import Input
 
 from geocont_tui.app import AblationApp
@@ -528,3 +530,18 @@ async def test_a_tick_after_the_end_paints_nothing(tmp_path):
     # Whatever is new by then: the widgets are gone.
     app._painted = None
     app._tick()
+
+
+async def test_a_closed_dialog_leaves_nothing_of_what_it_drew(tmp_path):
+    def drawn() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Strip) for thing in gc.get_objects())
+
+    async with running(tmp_path, (140, 40)) as run:
+        await run.press("question_mark")
+        await run.press("escape")
+        before = drawn()
+        for _ in range(4):
+            await run.press("question_mark")
+            await run.press("escape")
+        assert drawn() < before + 40

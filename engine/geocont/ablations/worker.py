@@ -21,6 +21,9 @@ from geocont.errors import GeocontError, InputError
 def main() -> None:
     """Work until done, told to leave, or alone. The exit code is 0 unless the process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        # The screen beside it comes first: it needs little, and keys wait for it.
+        os.nice(5)
     answers = os.dup(1)
     # Whatever a library prints does not get among the answers.
     os.dup2(2, 1)
