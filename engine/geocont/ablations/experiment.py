@@ -112,8 +112,8 @@ class Probes(_Config, frozen=True, kw_only=True):
     `gap_tolerance` the relative gap (σ1 − σ2)/σ1 under which v1 counts as not unique.
     """
 
-    dense: Annotated[int, Meta(ge=0)] = 2
-    growth: Annotated[float, Meta(gt=1)] = 4.0
+    dense: Annotated[int, Meta(ge=0)] = 1
+    growth: Annotated[float, Meta(gt=1)] = 3.0
     interval: Count = 500
     exact: Annotated[int, Meta(ge=2)] = 2
     leading: Annotated[int, Meta(ge=1)] = 10
