@@ -25,7 +25,10 @@ from geocont.events import (
     MatrixPlan,
     Message,
     PairMeasured,
+    RunContinued,
     RunFinished,
+    RunPaused,
+    RunResumed,
     SkippedTensors,
 )
 from geocont.events import Status as MeasurementStatus
@@ -114,6 +117,7 @@ class AnalysisState:
     bytes: int = 0
     messages: tuple[Message, ...] = ()
     status: Status = "starting"
+    paused: bool = False
     problem: str | None = None
     remedy: str | None = None
     elapsed: float = 0.0
@@ -216,12 +220,27 @@ def fold(state: AnalysisState | None, event: Event) -> AnalysisState:
             return replace(_with(state, row), pairs=state.pairs + 1)
         case Message():
             return replace(state, messages=(*state.messages, event))
+        case RunPaused():
+            return replace(state, paused=True)
+        case RunResumed():
+            return replace(state, paused=False)
+        case RunContinued():
+            return replace(
+                state,
+                device=event.device,
+                versions=MappingProxyType(dict(event.versions)),
+                status="running",
+                paused=False,
+                problem=None,
+                remedy=None,
+            )
         case RunFinished():
             said = [text for text in (event.problem, event.remedy) if text]
             return replace(
                 state,
                 messages=(*state.messages, *(Message(level="error", text=text, time=event.time) for text in said)),
                 status=event.status,
+                paused=False,
                 problem=event.problem,
                 remedy=event.remedy,
                 elapsed=state.elapsed if event.elapsed is None else event.elapsed,

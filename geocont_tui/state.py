@@ -21,7 +21,10 @@ from geocont.events import (
     NetworkFinished,
     Probe,
     Progress,
+    RunContinued,
     RunFinished,
+    RunPaused,
+    RunResumed,
     RunStarted,
     mean_of_pairs,
 )
@@ -58,6 +61,7 @@ class AblationState:
     networks: Mapping[tuple[str, int], Network]
     messages: tuple[Message, ...] = ()
     status: Status = "running"
+    paused: bool = False
     problem: str | None = None
     remedy: str | None = None
     elapsed: float = 0.0
@@ -245,6 +249,20 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
             return _with(state, {(event.variant, event.seed): network})
         case Message():
             return replace(state, messages=(*state.messages, event))
+        case RunPaused():
+            return replace(state, paused=True)
+        case RunResumed():
+            return replace(state, paused=False)
+        case RunContinued():
+            return replace(
+                state,
+                device=event.device,
+                versions=MappingProxyType(dict(event.versions)),
+                status="running",
+                paused=False,
+                problem=None,
+                remedy=None,
+            )
         case RunFinished():
             training, probing = event.training_seconds, event.probe_seconds
             said = [text for text in (event.problem, event.remedy) if text]
@@ -252,6 +270,7 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
                 state,
                 messages=(*state.messages, *(Message(level="error", text=text, time=event.time) for text in said)),
                 status=event.status,
+                paused=False,
                 problem=event.problem,
                 remedy=event.remedy,
                 elapsed=state.elapsed if event.elapsed is None else event.elapsed,

@@ -138,8 +138,28 @@ class Message(_Event, frozen=True, kw_only=True):
     time: float
 
 
+class RunPaused(_Event, frozen=True, kw_only=True):
+    """The run stands still until RunResumed."""
+
+    time: float
+
+
+class RunResumed(_Event, frozen=True, kw_only=True):
+    """A pause has ended."""
+
+    time: float
+
+
+class RunContinued(_Event, frozen=True, kw_only=True):
+    """Another process has taken up a run that was interrupted, stopped or failed. A RunFinished before it is undone."""
+
+    time: float
+    device: str
+    versions: dict[str, str]
+
+
 class RunFinished(_Event, frozen=True, kw_only=True):
-    """Last event of a run. `problem` and `remedy` are set when it failed.
+    """Last event of a run, unless it is continued. `problem` and `remedy` are set when it failed.
 
     `training_seconds` and `probe_seconds` are summed over the workers and share no time.
     """
@@ -283,4 +303,5 @@ class PairMeasured(_Event, frozen=True, kw_only=True):
 
 AblationEvent = RunStarted | Progress | Probe | NetworkFinished | NetworkDiverged
 AnalysisEvent = AnalysisStarted | AnalysisProgress | MatrixMeasured | PairMeasured
-Event = AblationEvent | AnalysisEvent | Message | RunFinished
+RunEvent = RunPaused | RunResumed | RunContinued | RunFinished
+Event = AblationEvent | AnalysisEvent | Message | RunEvent

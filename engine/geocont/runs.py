@@ -43,6 +43,7 @@ from geocont.events import (
     RunFinished,
     RunStarted,
 )
+from geocont.run_lock import RunLock
 
 _EXPERIMENT = "experiment.toml"
 _ANALYSIS = "analysis.toml"
@@ -181,7 +182,7 @@ class Recording(Iterator[Event]):
         folder: the run's folder, from `create_run_folder`.
 
     Raises:
-        InputError: the folder holds a journal already.
+        InputError: the folder holds a journal already, or another process writes it.
         JobError: the journal cannot be written. It is intact up to the last event that was handed out.
     """
 
@@ -194,10 +195,17 @@ class Recording(Iterator[Event]):
         self._lock = threading.RLock()
         self._elapsed: float | None = None
         self._written = 0
+        self._run_lock = RunLock(folder)
+        try:
+            self._run_lock.acquire()
+        except GeocontError:
+            self._release()
+            raise
         try:
             self._journal = self._journal_path.open("ab", buffering=0)
         except OSError as error:
             self._release()
+            self._run_lock.release()
             raise _disk_error(f"the journal {self._journal_path} cannot be written", error) from None
         status = fstat(self._journal.fileno())
         # Some file systems count no links; there a deleted journal goes unnoticed.
@@ -205,6 +213,7 @@ class Recording(Iterator[Event]):
         if status.st_size > 0:
             self._journal.close()
             self._release()
+            self._run_lock.release()
             raise InputError(f"{folder} holds a run already", "start each run in a folder of its own")
 
     def __iter__(self) -> Self:
@@ -225,6 +234,16 @@ class Recording(Iterator[Event]):
             if isinstance(event, (Progress, AnalysisProgress)):
                 self._elapsed = event.elapsed
             return event
+
+    def note(self, event: Event) -> None:
+        """Journal an event that is none of the job's (a pause). After the end nothing happens.
+
+        Raises:
+            JobError: the journal cannot be written.
+        """
+        with self._lock:
+            if self.finished is None:
+                self._append(self._encoder.encode(event) + b"\n")
 
     def stop(self) -> RunFinished:
         """Close the job, journal a RunFinished with status "stopped" and return it. After the end: the end that was.
@@ -329,6 +348,7 @@ class Recording(Iterator[Event]):
             self._journal.close()
         except OSError as error:
             raise self._give_up(error) from None
+        self._run_lock.release()
 
     def _give_up(self, error: OSError) -> JobError:
         """End the run because the journal cannot be written."""
@@ -338,6 +358,7 @@ class Recording(Iterator[Event]):
         )
         with suppress(OSError):
             self._journal.close()
+        self._run_lock.release()
         # What went wrong first is what counts.
         with suppress(Exception):
             self._release()

@@ -28,6 +28,7 @@ from geocont.events import (
     PairMeasured,
     Probe,
     Progress,
+    RunContinued,
     RunFinished,
     RunStarted,
     mean_of_pairs,
@@ -233,6 +234,8 @@ def _ablation_tables(events: Iterable[Event]) -> Tables:
             case NetworkDiverged():
                 diverged = network(event.variant, event.seed)
                 diverged.status, diverged.steps, diverged.note = "diverged", event.step, event.reason
+            case RunContinued():
+                end = _end(None)
             case RunFinished():
                 end = _end(event)
     network_rows: list[tuple[Value, ...]] = [
@@ -267,6 +270,8 @@ def _analysis_tables(started: AnalysisStarted, events: Iterable[Event]) -> Analy
                 measured[event.stack, event.projection, event.layer] = event
             case PairMeasured():
                 compared[event.stack, event.projection, event.layer_a, event.layer_b] = event
+            case RunContinued():
+                end = None
             case RunFinished():
                 end = event
     rows: dict[tuple[str, str], list[MatrixPlan]] = {}
