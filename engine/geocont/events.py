@@ -52,13 +52,15 @@ class Progress(_Event, frozen=True, kw_only=True):
     """A heartbeat: the networks that moved since the last one. `elapsed` leaves out pauses.
 
     `steps_per_second` counts network-steps over all networks, recently; `probe_share` is the part of the computing time
-    so far that went into probes (0…1).
+    so far that went into probes (0…1). `training_seconds` and `probe_seconds` as in RunFinished.
     """
 
     networks: tuple[NetworkProgress, ...]
     elapsed: float
     steps_per_second: float | None
     probe_share: float | None
+    training_seconds: float | None = None
+    probe_seconds: float | None = None
 
 
 class Alignment(msgspec.Struct, frozen=True, gc=False, kw_only=True):

@@ -111,6 +111,14 @@ def holder(folder: Path) -> Holder | None:
         os.close(file)
 
 
+def is_written(folder: Path, writer: Holder) -> InputError:
+    """The error that refuses whoever comes second."""
+    return InputError(
+        f"{folder} is being written by process {writer.pid} on {writer.host}",
+        f"watch it with `geocont-tui watch {folder.name}`",
+    )
+
+
 def _lock(file: int, path: Path) -> bool:
     """Lock an open file; False where there are no locks."""
     if fcntl is None:
@@ -128,11 +136,7 @@ def _lock(file: int, path: Path) -> bool:
                     f"{path} cannot be locked: {error.strerror}", "keep runs on another disk with --run-dir"
                 ) from None
         if time.monotonic() > deadline:
-            found = _read(file)
-            raise InputError(
-                f"{path.parent} is being written by process {found.pid} on {found.host}",
-                f"watch it with `geocont-tui watch {path.parent.name}`",
-            )
+            raise is_written(path.parent, _read(file))
         time.sleep(_STEP_SECONDS)
 
 

@@ -27,27 +27,34 @@ import msgspec
 import platformdirs
 import tomli_w
 
+from geocont import run_lock
+from geocont.ablations import experiment as experiments
 from geocont.ablations.experiment import Experiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
 from geocont.events import (
-    JOURNAL_VERSION,
     AnalysisProgress,
     AnalysisStarted,
     Event,
     MatrixMeasured,
+    Message,
     NetworkDiverged,
     NetworkFinished,
     Probe,
     Progress,
+    RunContinued,
     RunFinished,
+    RunPaused,
+    RunResumed,
     RunStarted,
 )
-from geocont.run_lock import RunLock
+from geocont.journal import JOURNAL, Journaled, journaled, key, thinned_events
+from geocont.journal import follow as follow
+from geocont.journal import read_events as read_events
+from geocont.run_lock import RunLock, holder
 
 _EXPERIMENT = "experiment.toml"
 _ANALYSIS = "analysis.toml"
-_JOURNAL = "events.jsonl"
 _ERROR_LOG = "error.log"
 _LETTERS = string.ascii_lowercase + string.digits
 
@@ -62,13 +69,14 @@ _REMEDIES = {
     errno.ENOENT: "keep the run's folder in place while it runs",
 }
 
-State = Literal["done", "stopped", "failed", "interrupted", "unreadable"]
+State = Literal["live", "paused", "done", "stopped", "failed", "interrupted", "unreadable"]
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a list. What cannot be known (an unreadable or empty journal) is None.
 
-    `state` is what the journal says: "interrupted" when it has no end, whether or not a process still writes it.
+    `state` is what the journal says; where it has no end, "live" or "paused" while a process writes it, and
+    "interrupted" if none does.
     `started` is in seconds since the epoch, `size` in bytes over all files of the folder. `headline` counts the
     networks, or the layers and matrices of an analysis (whose `name` is the model, whose steps are matrices); `reason`
     says why the run failed or cannot be read.
@@ -99,25 +107,35 @@ def runs_folder() -> Path:
     return platformdirs.user_data_path("geocont-tui", appauthor=False) / "runs"
 
 
-def create_run_folder(experiment: Experiment, parent: Path | None = None) -> Path:
-    """Make a folder for a run and write experiment.toml, from which `experiment.read` gives an equal Experiment.
+def run_path(name: str, parent: Path | None = None) -> Path:
+    """A folder for a new run, which is not made yet: local time, the name, and four random characters.
 
-    The name is local time, the experiment's name and four random characters: 2026-12-01T14-03-11_mlp_k3f9.
+    For example 2026-12-01T14-03-11_mlp_k3f9, in `parent` (default: `runs_folder()`).
+    """
+    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-.")[:100] or "run"
+    stamp = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
+    suffix = "".join(secrets.choice(_LETTERS) for _ in range(4))
+    return (runs_folder() if parent is None else parent) / f"{stamp}_{safe_name}_{suffix}"
+
+
+def create_run_folder(experiment: Experiment, parent: Path | None = None, *, path: Path | None = None) -> Path:
+    """Make a folder for a run and write experiment.toml, from which `experiment.read` gives an equal Experiment.
 
     Args:
         experiment: what will be run.
         parent: the folder to make it in; made if missing. Default: `runs_folder()`.
+        path: the folder itself, from `run_path`; by default it is named after the experiment.
 
     Raises:
         JobError: the folder or the file cannot be written.
     """
-    return _create(experiment.name, _EXPERIMENT, msgspec.to_builtins(experiment), parent)
+    return _create(path or run_path(experiment.name, parent), _EXPERIMENT, msgspec.to_builtins(experiment))
 
 
 def create_analysis_folder(model: str, parameters: Mapping[str, Any], parent: Path | None = None) -> Path:
     """Make a folder for an analysis and write analysis.toml, from which `read_analysis` gives equal parameters.
 
-    The name is local time, the last part of the model's name and four random characters.
+    It is named after the last part of the model's name.
 
     Args:
         model: as the user typed it.
@@ -128,7 +146,7 @@ def create_analysis_folder(model: str, parameters: Mapping[str, Any], parent: Pa
         JobError: the folder or the file cannot be written.
     """
     parts = [part for part in re.split(r"[/\\]+", model) if part.strip(". ")]
-    return _create(parts[-1] if parts else "model", _ANALYSIS, parameters, parent)
+    return _create(run_path(parts[-1] if parts else "model", parent), _ANALYSIS, parameters)
 
 
 def read_analysis(folder: Path) -> dict[str, Any]:
@@ -150,12 +168,7 @@ def read_analysis(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged: {error}", "start the analysis again") from None
 
 
-def _create(name: str, file_name: str, content: Mapping[str, Any], parent: Path | None) -> Path:
-    parent = runs_folder() if parent is None else parent
-    safe_name = re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-.")[:100] or "run"
-    stamp = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-    suffix = "".join(secrets.choice(_LETTERS) for _ in range(4))
-    folder = parent / f"{stamp}_{safe_name}_{suffix}"
+def _create(folder: Path, file_name: str, content: Mapping[str, Any]) -> Path:
     try:
         folder.mkdir(parents=True)
         try:
@@ -169,6 +182,57 @@ def _create(name: str, file_name: str, content: Mapping[str, Any], parent: Path 
     return folder
 
 
+class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that is not done was asked for: an `experiment`, or the parameters of an `analysis`."""
+
+    experiment: Experiment | None = None
+    analysis: dict[str, Any] | None = None
+
+
+def resume_run(folder: Path) -> Interrupted:
+    """What to go on with: `crew.train(experiment, device, folder)` or `analyze(**analysis)`, then
+    `Recording(events, folder, resume=True)`.
+
+    The revision of a model on the hub is the commit that the run began with.
+
+    Raises:
+        InputError: no run; a process writes it; it is done; what it was asked for cannot be read.
+    """
+    if not _is_run(folder):
+        raise InputError(
+            f"{folder} is not a run: it holds none of {JOURNAL}, {_EXPERIMENT}, {_ANALYSIS}", "give the folder of a run"
+        )
+    writer = holder(folder)
+    if writer is not None:
+        raise run_lock.is_written(folder, writer)
+    held = _unfinished(folder)
+    match held.started:
+        case RunStarted(experiment=asked):
+            try:
+                return Interrupted(experiment=msgspec.convert(asked, Experiment))
+            except msgspec.ValidationError as error:
+                raise InputError(
+                    f"the experiment of {folder} cannot be read: {error}", "go on with the version that began it"
+                ) from None
+        case AnalysisStarted(parameters=parameters, revision=revision):
+            return Interrupted(analysis=parameters | ({} if revision is None else {"revision": revision}))
+        case _ if (folder / _ANALYSIS).exists():
+            return Interrupted(analysis=read_analysis(folder))
+        case _:
+            return Interrupted(experiment=experiments.read(str(folder / _EXPERIMENT)))
+
+
+def _unfinished(folder: Path) -> Journaled:
+    """What a run's journal holds. Raises InputError if it is done."""
+    held = journaled(folder)
+    if held.finished is not None and held.finished.status == "done":
+        raise InputError(
+            f"{folder.name} is done: nothing is left to go on with",
+            f"look at it with `geocont-tui watch {folder.name}`",
+        )
+    return held
+
+
 class Recording(Iterator[Event]):
     """An iterator over a job's events that journals each one before handing it out.
 
@@ -179,42 +243,53 @@ class Recording(Iterator[Event]):
 
     Args:
         events: the job, a generator. Closed in every case, when the run ends for whatever reason.
-        folder: the run's folder, from `create_run_folder`.
+        folder: the run's folder, from `create_run_folder`. Its lock is held until the run ends.
+        resume: go on with the journal that is there. A torn last line is cut off. The job's first event becomes
+            RunContinued, what is journaled already is neither journaled nor handed out again, and `elapsed` goes on.
 
     Raises:
-        InputError: the folder holds a journal already, or another process writes it.
+        InputError: the folder holds a journal already, or with `resume` that of another job or of one that is done;
+            another process writes it.
         JobError: the journal cannot be written. It is intact up to the last event that was handed out.
     """
 
-    def __init__(self, events: Iterator[Event], folder: Path) -> None:
+    def __init__(self, events: Iterator[Event], folder: Path, *, resume: bool = False) -> None:
         self.folder = folder
         self.finished: RunFinished | None = None
         self._events = events
-        self._journal_path = folder / _JOURNAL
+        self._journal_path = folder / JOURNAL
         self._encoder = msgspec.json.Encoder()
         self._lock = threading.RLock()
-        self._elapsed: float | None = None
-        self._written = 0
+        self._notices: list[Event] = []
         self._run_lock = RunLock(folder)
         try:
             self._run_lock.acquire()
-        except GeocontError:
+            self._held = _unfinished(folder) if resume else Journaled()
+            self._elapsed = self._held.elapsed or None
+            self._open(resume)
+        except BaseException:
             self._release()
+            self._run_lock.release()
             raise
+        if not self._run_lock.is_supported:
+            text = f"{folder} is on a file system without locks: nothing tells other processes that this one writes it"
+            self._notices.append(Message(level="warning", text=text, time=time()))
+
+    def _open(self, resume: bool) -> None:
+        """Open the journal where its last whole line ends."""
         try:
             self._journal = self._journal_path.open("ab", buffering=0)
         except OSError as error:
-            self._release()
-            self._run_lock.release()
             raise _disk_error(f"the journal {self._journal_path} cannot be written", error) from None
         status = fstat(self._journal.fileno())
         # Some file systems count no links; there a deleted journal goes unnoticed.
         self._counts_links = status.st_nlink > 0
-        if status.st_size > 0:
-            self._journal.close()
-            self._release()
-            self._run_lock.release()
-            raise InputError(f"{folder} holds a run already", "start each run in a folder of its own")
+        self._written = self._held.size
+        if status.st_size > self._written:
+            if not resume:
+                self._journal.close()
+                raise InputError(f"{self.folder} holds a run already", "start each run in a folder of its own")
+            self._truncate()
 
     def __iter__(self) -> Self:
         return self
@@ -225,6 +300,8 @@ class Recording(Iterator[Event]):
                 raise StopIteration
             try:
                 event, line = self._pull()
+                while line is None:
+                    event, line = self._pull()
                 self._append(line)
                 if isinstance(event, RunFinished):
                     self._close_journal(event)
@@ -277,15 +354,25 @@ class Recording(Iterator[Event]):
     ) -> None:
         self.close()
 
-    def _pull(self) -> tuple[Event, bytes]:
-        """The next event and its line. An event that ends the run comes after the job has released everything."""
+    def _pull(self) -> tuple[Event, bytes | None]:
+        """The next event and its line. An event that ends the run comes after the job has released everything.
+
+        No line: the event is journaled already.
+        """
         try:
+            if self._notices and self._written:
+                event = self._notices.pop()
+                return event, self._encoder.encode(event) + b"\n"
             try:
                 event = next(self._events)
             except StopIteration:
                 raise JobError("the job ended without saying how", "report this as a bug") from None
             if isinstance(event, RunFinished):
                 self._release()
+            if self._held.started is not None:
+                if key(event) in self._held.keys:
+                    return event, None
+                event = _continued(event, self._held.started, self._held.elapsed)
             return event, self._encoder.encode(event) + b"\n"
         except Exception as error:
             failure = self._fail(error)
@@ -376,35 +463,27 @@ class Recording(Iterator[Event]):
         return f"see the traceback in {log}; the journal up to there is complete"
 
 
-def read_events(folder: Path) -> Iterator[Event]:
-    """The events of a run, as they were journaled. A torn last line is left out.
+def _continued(event: Event, started: RunStarted | AnalysisStarted, elapsed: float) -> Event:
+    """An event of a job as one of the run that it goes on with, which began with `started` and took `elapsed` seconds.
 
     Raises:
-        InputError: no journal, or it cannot be read; written by a newer version of this program; a damaged line (with
-            its number).
+        InputError: the job is another one.
     """
-    path = folder / _JOURNAL
-    decoder = msgspec.json.Decoder(Event)
-    number = 0
-    try:
-        with path.open("rb") as journal:
-            for number, line in enumerate(journal, 1):
-                try:
-                    if number == 1:
-                        _check_version(path, line)
-                    event = decoder.decode(line)
-                except (msgspec.DecodeError, RecursionError) as error:
-                    if not line.endswith(b"\n"):
-                        return
-                    raise InputError(
-                        f"{path} is damaged in line {number}: {error}",
-                        f"restore the file; the {number - 1} events before that line can be kept by cutting it there",
-                    ) from None
-                yield event
-    except FileNotFoundError:
-        raise InputError(f"{folder} has no journal ({_JOURNAL})", "give the folder of a run that has started") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
+    match event:
+        case RunStarted() | AnalysisStarted():
+            if _made_of(event) != _made_of(started):
+                raise InputError("what is measured has changed since the run began", "begin a new run")
+            return RunContinued(time=event.time, device=event.device, versions=event.versions)
+        case Progress() | AnalysisProgress():
+            return msgspec.structs.replace(event, elapsed=event.elapsed + elapsed)
+        case RunFinished(elapsed=float() as more):
+            return msgspec.structs.replace(event, elapsed=more + elapsed)
+        case _:
+            return event
+
+
+def _made_of(started: RunStarted | AnalysisStarted) -> tuple[object, ...]:
+    return started.networks if isinstance(started, RunStarted) else started.matrices
 
 
 def list_runs(parent: Path | None = None) -> list[RunSummary]:
@@ -413,7 +492,7 @@ def list_runs(parent: Path | None = None) -> list[RunSummary]:
     Raises:
         InputError: the folder cannot be read, or is given and does not exist.
     """
-    return [_summarize(folder) for folder in _run_folders(parent)]
+    return [summarize(folder) for folder in run_folders(parent)]
 
 
 def find_run(name_or_path: str, parent: Path | None = None) -> Path:
@@ -431,9 +510,9 @@ def find_run(name_or_path: str, parent: Path | None = None) -> Path:
         raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
     if is_something_else:
         raise InputError(
-            f"{path} is not a run: it holds none of {_JOURNAL}, {_EXPERIMENT}, {_ANALYSIS}", "give the folder of a run"
+            f"{path} is not a run: it holds none of {JOURNAL}, {_EXPERIMENT}, {_ANALYSIS}", "give the folder of a run"
         )
-    names = [folder.name for folder in _run_folders(parent)]
+    names = [folder.name for folder in run_folders(parent)]
     parent = runs_folder() if parent is None else parent
     if name_or_path in names:
         return parent / name_or_path
@@ -449,31 +528,16 @@ def find_run(name_or_path: str, parent: Path | None = None) -> Path:
     raise InputError(f"there is no run {name_or_path!r} in {parent}", remedy)
 
 
-class _Header(msgspec.Struct):
-    """The part of a first line that tells the version, whatever else a later version may have changed."""
+def run_folders(parent: Path | None = None) -> list[Path]:
+    """The folders of the runs in `parent` (default: `runs_folder()`), newest first by name.
 
-    event: str
-    version: int = 0
-
-
-def _check_version(path: Path, line: bytes) -> None:
-    header = msgspec.json.decode(line, type=_Header)
-    if header.event not in ("RunStarted", "AnalysisStarted"):
-        raise InputError(
-            f"{path} does not begin with RunStarted or AnalysisStarted but {header.event}", "give the folder of a run"
-        )
-    if header.version > JOURNAL_VERSION:
-        raise InputError(
-            f"{path} was written by a newer geocont-tui (journal version {header.version}, this one reads "
-            f"{JOURNAL_VERSION})",
-            "upgrade geocont-tui",
-        )
-
-
-def _run_folders(parent: Path | None) -> list[Path]:
+    Raises:
+        InputError: the folder cannot be read, or is given and does not exist.
+    """
     folder = runs_folder() if parent is None else parent
     try:
-        return sorted((path for path in folder.iterdir() if path.is_dir() and _is_run(path)), reverse=True)
+        found = (path for path in folder.iterdir() if not path.name.startswith("."))
+        return sorted((path for path in found if path.is_dir() and _is_run(path)), reverse=True)
     except FileNotFoundError:
         if parent is None:
             return []
@@ -484,19 +548,22 @@ def _run_folders(parent: Path | None) -> list[Path]:
 
 def _is_run(folder: Path) -> bool:
     try:
-        return any((folder / name).exists() for name in (_JOURNAL, _EXPERIMENT, _ANALYSIS))
+        return any((folder / name).exists() for name in (JOURNAL, _EXPERIMENT, _ANALYSIS))
     except PermissionError:
         # It may well be one, so it is listed, as unreadable.
         return True
 
 
-def _summarize(folder: Path) -> RunSummary:
+def summarize(folder: Path) -> RunSummary:
+    """A run as it is listed. Never raises: what cannot be read is "unreadable"."""
     progress: _Networks | _Matrices | None = None
-    state: State = "interrupted"
+    # Asked first: a run that ends in between is read to its end.
+    without_end: State = "live" if holder(folder) is not None else "interrupted"
+    state = without_end
     reason: str | None = None
     try:
-        if (folder / _JOURNAL).exists():
-            for event in read_events(folder):
+        if (folder / JOURNAL).exists():
+            for event in thinned_events(folder, probes=1):
                 match event:
                     case RunStarted():
                         progress = _Networks(event)
@@ -504,6 +571,10 @@ def _summarize(folder: Path) -> RunSummary:
                         progress = _Matrices(event)
                     case RunFinished():
                         state, reason = event.status, event.problem
+                    case RunPaused() if without_end == "live":
+                        state = "paused"
+                    case RunResumed() | RunContinued():
+                        state, reason = without_end, None
                     case _ if progress is not None:
                         progress.add(event)
     except (InputError, PermissionError) as error:
