@@ -10,7 +10,9 @@ from typing import Literal
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
-Place = Literal["ablation", "analysis", "reader", "question", "export", "filter", "commands"]
+Place = Literal[
+    "home", "ablation", "analysis", "reader", "question", "export", "filter", "commands", "entry", "deletion"
+]
 """A screen or a kind of dialog: a reader scrolls text (help, details), a question has answers."""
 
 
@@ -38,6 +40,41 @@ class Key:
 
 
 KEYS: tuple[Key, ...] = (
+    Key(
+        "open",
+        "home",
+        ("enter", "w"),
+        "⏎",
+        "open",
+        "open the run, start the preset, analyse the model",
+        "open",
+        2,
+        "enter",
+    ),
+    Key("analyze", "home", ("a",), "a", "analyze", "analyse a model: type an id, a folder or a file", "analyze", 3),
+    Key("new", "home", ("n",), "n", "new", "start an experiment from a TOML file", "new", 9),
+    Key(
+        "resume", "home", ("r",), "r", "resume", "go on with a run that was interrupted, stopped or failed", "resume", 4
+    ),
+    Key("export", "home", ("e",), "e", "export", "write the run's tables as CSV files", "export", 7),
+    Key("rename", "home", ("m",), "m", "rename", "give the run another name", "rename", 8),
+    Key("delete", "home", ("x", "delete"), "x", "delete", "delete the run (asks first; never a live one)", "delete", 5),
+    Key("up", "home", ("up", "k"), "↑", "move(-1)", "row above", "", None, "up", False),
+    Key("down", "home", ("down", "j"), "↓", "move(1)", "row below", "", None, "down", False),
+    Key("first", "home", ("home", "g"), "home", "move(-10000)", "first row", command=False),
+    Key("last", "home", ("end", "G"), "end", "move(10000)", "last row", command=False),
+    Key("page_up", "home", ("pageup",), "pgup", "move(-8)", "a page up", command=False),
+    Key("page_down", "home", ("pagedown",), "pgdn", "move(8)", "a page down", command=False),
+    Key("runs", "home", ("1",), "1", "pane('runs')", "the runs"),
+    Key("presets", "home", ("2",), "2", "pane('presets')", "experiments to start"),
+    Key("models", "home", ("3",), "3", "pane('models')", "models to analyse"),
+    Key("next_pane", "home", ("tab",), "tab", "next_pane(1)", "next pane", "pane", 6),
+    Key("previous_pane", "home", ("shift+tab",), "shift+tab", "next_pane(-1)", "previous pane"),
+    Key("theme", "home", ("t",), "t", "theme", "dark or light"),
+    Key("repaint", "home", ("ctrl+l",), "ctrl+l", "repaint", "paint the whole screen again"),
+    Key("commands", "home", (":", "ctrl+p"), ":", "commands", "all commands, by name", "cmds", 10, command=False),
+    Key("help", "home", ("?",), "?", "help", "this help", "help", 1),
+    Key("quit", "home", ("q", "ctrl+c"), "q", "app.quit", "quit; live runs go on", "quit", 1),
     Key("pause", "ablation", ("space",), "␣", "pause", "pause the training, or resume it", "pause", 2, "space"),
     Key("stop", "ablation", ("x",), "x", "stop", "stop the training and keep what is there (asks first)", "stop", 4),
     Key(
@@ -197,6 +234,13 @@ KEYS: tuple[Key, ...] = (
     Key("command_up", "commands", ("up",), "↑", "choose(-1)", "command above", "", None, "up"),
     Key("command_down", "commands", ("down", "tab"), "↓", "choose(1)", "command below", "choose", 2, "down"),
     Key("run_command", "commands", ("enter",), "⏎", "run", "run the command", "run", 1, "enter"),
+    Key("entry_up", "entry", ("up",), "↑", "choose(-1)", "suggestion above", "", None, "up"),
+    Key("entry_down", "entry", ("down",), "↓", "choose(1)", "suggestion below", "choose", 3, "down"),
+    Key("complete", "entry", ("tab",), "tab", "complete", "complete the name", "complete", 4),
+    Key("enter", "entry", ("enter",), "⏎", "enter", "take it", "take it", 1, "enter"),
+    Key("cancel_entry", "entry", ("escape",), "esc", "cancel", "back", "back", 2),
+    Key("keep_run", "deletion", ("escape", "enter", "q"), "esc", "keep", "keep the run", "keep it", 1),
+    Key("delete_now", "deletion", ("x",), "x", "confirm", "delete the run", "delete it", 2),
     Key("cancel_command", "commands", ("escape",), "esc", "cancel", "back", "back", 3),
 )
 
@@ -215,7 +259,7 @@ def bindings(place: Place) -> list[BindingType]:
             key.help,
             show=False,
             id=f"{place}.{key.id}",
-            priority=place in ("export", "filter"),
+            priority=place in ("export", "filter", "entry"),
         )
         for key in of(place)
     ]

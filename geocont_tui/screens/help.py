@@ -8,6 +8,19 @@ _COMMON = (
     ("n/a", "this number does not exist; the reason stands beside it, in the details or in the table"),
 )
 WORDS = {
+    "home": (
+        ("live", "a process writes it now; opening it watches: leaving the view, or this terminal, does not stop it"),
+        ("paused", "live, and standing still until somebody lets it go on"),
+        ("done", "finished; opening it shows it again, as it was live"),
+        ("stopped", "somebody stopped it; what was measured by then is kept, and it can be resumed"),
+        ("interrupted", "its process ended before it did: killed, or the machine went down; it can be resumed"),
+        ("failed", "it could not go on; the reason stands beside it"),
+        (
+            "headline",
+            "of an experiment: weight v1 of its variants, the highest first, then the lowest; of an analysis: the mean "
+            "|cos| of adjacent layers for each projection, on the side that meets the residual stream",
+        ),
+    ),
     "ablation": (
         (
             "v1, u1",

@@ -45,6 +45,13 @@ WIDE = (130, 34)
 class Pane(Vertical):
     """A frame with a title; the one in focus has a heavy border and a mark."""
 
+    class Chosen(TextualMessage):
+        """The user clicked into the pane."""
+
+        def __init__(self, pane: str) -> None:
+            super().__init__()
+            self.pane = pane
+
     def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002
         super().__init__(id=id)
         self._is_ascii = palette.ascii_only
@@ -53,9 +60,8 @@ class Pane(Vertical):
 
     def on_click(self, event: Click) -> None:
         event.stop()
-        screen = self.screen
-        if isinstance(screen, RunScreen) and self.id is not None:
-            screen.focus_pane(self.id)
+        if self.id is not None:
+            self.post_message(self.Chosen(self.id))
 
     def entitle(self, title: str, subtitle: str) -> None:
         """Set title and subtitle, shown literally."""
@@ -264,6 +270,9 @@ class RunScreen(Screen[None]):
         self._pane = pane
         self._arrange()
         self._repaint()
+
+    def on_pane_chosen(self, event: Pane.Chosen) -> None:
+        self.focus_pane(event.pane)
 
     def action_pane(self, by: int) -> None:
         panes = self._panes

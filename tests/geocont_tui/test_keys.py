@@ -15,11 +15,17 @@ from geocont_tui.app import RunApp
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.analysis import AnalysisScreen
 from geocont_tui.screens.commands import Commands
+from geocont_tui.screens.deletion import DeletionQuestion
 from geocont_tui.screens.dialogs import ExportDialog, FilterDialog, StopQuestion
+from geocont_tui.screens.entry import Entry
 from geocont_tui.screens.help import help_text
+from geocont_tui.screens.home import HomeScreen
 from geocont_tui.screens.reader import Reader
 
 SCREENS = {
+    "home": HomeScreen,
+    "entry": Entry,
+    "deletion": DeletionQuestion,
     "ablation": AblationScreen,
     "analysis": AnalysisScreen,
     "reader": Reader,
@@ -83,7 +89,7 @@ def test_the_line_of_keys_fits_and_names_the_most_important(place, ascii_only, w
     written = "  ".join(f"{label} {text}" for label, text in line)
     assert cell_len(written) <= width
     assert written.isascii() or not ascii_only
-    if place in ("ablation", "analysis"):
+    if place in ("home", "ablation", "analysis"):
         assert {"? help", "q quit"} <= {f"{label} {text}" for label, text in line}
 
 
@@ -93,7 +99,7 @@ def test_keys_that_do_nothing_are_left_out_and_others_renamed():
     assert "stop" not in {text for _, text in line}
 
 
-@pytest.mark.parametrize("place", ["ablation", "analysis"])
+@pytest.mark.parametrize("place", ["home", "ablation", "analysis"])
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_the_help_names_every_key(ascii_only, place):
     text = help_text(place, ascii_only)

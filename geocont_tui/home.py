@@ -1,0 +1,232 @@
+"""The home screen as an app of its own: it ends with what is to be done next.
+
+    run_home(settings, parent=None, said=None) -> Open(folder), Start(arguments), or None to quit
+
+Whoever called it does that, and comes back. The runs are read again every few seconds, in a thread.
+"""
+
+import asyncio
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from geocont import run_list, tables
+from geocont.ablations import experiment
+from geocont.errors import GeocontError
+from geocont.runs import read_events
+from textual import work
+from textual.app import App
+from textual.screen import Screen
+
+from geocont_tui import completion, terminal
+from geocont_tui.home_state import HomeReader, HomeRun, HomeState
+from geocont_tui.palette import Palette, palette_for
+from geocont_tui.screens.ablation import AblationScreen
+from geocont_tui.screens.analysis import AnalysisScreen
+from geocont_tui.screens.deletion import DeletionQuestion
+from geocont_tui.screens.dialogs import ExportDialog
+from geocont_tui.screens.entry import Entry
+from geocont_tui.screens.home import HomeScreen
+from geocont_tui.screens.reader import Reader
+from geocont_tui.terminal import ExitCode, Settings
+from geocont_tui.widgets.run_list import brief_size
+from geocont_tui.widgets.text_pane import Paragraph
+
+_READ_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Open:
+    """Show a run: live, it is watched; else replayed."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a command in the background, and show its run: ("ablate", "mlp"), ("resume", "/…")."""
+
+    arguments: tuple[str, ...]
+
+
+Choice = Open | Start
+
+
+class HomeApp(App[Choice]):
+    """The runs of `parent` (default: the user's). `said` is what went wrong since: a problem and a remedy."""
+
+    CSS_PATH = "theme.tcss"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None) -> None:
+        # Textual chooses its colour filters in App.__init__, by the theme it finds.
+        self._reactive_theme = settings.textual_theme
+        super().__init__()
+        self.settings = settings
+        self.title = "geocont-tui"
+        self._reader = HomeReader(parent)
+        self._said = said
+        self.home = HomeScreen(HomeState(self._reader.folder, is_read=False), self.palette)
+        self.set_class(settings.ascii, "-ascii")
+
+    @property
+    def palette(self) -> Palette:
+        """The palette for the theme of now."""
+        return palette_for(self.settings.colours, self.current_theme.dark, self.settings.ascii)
+
+    def get_default_screen(self) -> Screen[None]:
+        return self.home
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+            # Not on Windows, and in the main thread only.
+            with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(getattr(signal, name), self._leave_at_once, getattr(signal, name))
+        self.read()
+        self.set_interval(_READ_SECONDS, self.read)
+        if self._said is not None:
+            problem, remedy = self._said
+            said = (Paragraph(problem, "selected"), Paragraph(""), Paragraph(remedy))
+            self.push_screen(Reader(self.palette, "that did not work", said))
+
+    @work(exclusive=True, group="read", exit_on_error=False)
+    async def read(self) -> None:
+        """Read the runs in a thread, and show them."""
+        state = await asyncio.to_thread(self._reader.read)
+        self.home.show(state)
+
+    async def action_quit(self) -> None:
+        self.exit()
+
+    def _leave_at_once(self, number: signal.Signals) -> None:
+        self.exit(return_code=128 + number)
+
+    # What the screen asks
+
+    def on_home_screen_asked(self, event: HomeScreen.Asked) -> None:
+        run = event.run
+        match event.what:
+            case "open":
+                self.exit(Open(run.folder))
+            case "resume":
+                self.exit(Start(("resume", str(run.folder))))
+            case "export":
+                self._ask_where_to_export(run)
+            case "rename":
+                self._ask_for_a_name(run)
+            case "delete":
+                self._ask_to_delete(run)
+
+    def on_home_screen_started(self, event: HomeScreen.Started) -> None:
+        self.exit(Start(event.arguments))
+
+    def on_home_screen_model_asked(self) -> None:
+        state = self.home.state
+
+        def complete(text: str) -> list[completion.Suggestion]:
+            return completion.models(text, state.recent, state.cached)
+
+        def check(text: str) -> str:
+            if not text:
+                return "type the name of a model, a folder or a file of weights"
+            return "no model has a name that begins with -" if text.startswith("-") else ""
+
+        def answered(text: str | None) -> None:
+            if text is not None:
+                path = completion.expanded(text)
+                self.exit(Start(("analyze", str(path) if text.startswith("~") else text)))
+
+        explanation = "an id on the hub (org/name), a folder, or a .safetensors or .gguf file; only headers and single "
+        explanation += "matrices are read, one at a time"
+        self.push_screen(Entry(self.palette, "analyse a model", "", explanation, check, complete), answered)
+
+    def on_home_screen_file_asked(self) -> None:
+        def check(text: str) -> str:
+            try:
+                experiment.read(str(completion.expanded(text)))
+            except GeocontError as error:
+                return f"{error}; {error.remedy}"
+            return ""
+
+        def answered(text: str | None) -> None:
+            if text is not None:
+                self.exit(Start(("ablate", str(completion.expanded(text)))))
+
+        explanation = "an experiment as TOML; the presets are good ones to start from"
+        dialog = Entry(self.palette, "start an experiment", "", explanation, check, completion.toml_files)
+        self.push_screen(dialog, answered)
+
+    def on_home_screen_theme_asked(self) -> None:
+        if self.settings.colours == "none":
+            self.home.say("there are no colours here (NO_COLOR), so there is one theme only")
+            return
+        family = "ansi" if self.settings.colours == "16" else "textual"
+        self.theme = f"{family}-{'light' if self.current_theme.dark else 'dark'}"
+        self.home.set_palette(self.palette)
+
+    def _ask_for_a_name(self, run: HomeRun) -> None:
+        def answered(text: str | None) -> None:
+            if text is None:
+                return
+            try:
+                folder = run_list.rename(run.folder, text)
+            except GeocontError as error:
+                self._explain(error)
+            else:
+                self.home.say(f"{run.title} is now called {run_list.title(folder.name)}")
+            self.read()
+
+        explanation = "the time that the run's name begins with stays"
+        self.push_screen(Entry(self.palette, "rename the run", run.title, explanation, lambda _: ""), answered)
+
+    def _ask_to_delete(self, run: HomeRun) -> None:
+        def answered(deletes: bool | None) -> None:
+            if not deletes:
+                return
+            try:
+                run_list.delete(run.folder)
+            except GeocontError as error:
+                self._explain(error)
+            else:
+                self.home.say(f"{run.title} is deleted")
+            self.read()
+
+        size = brief_size(run.summary.size)
+        self.push_screen(DeletionQuestion(self.palette, run.folder.name, size), answered)
+
+    def _ask_where_to_export(self, run: HomeRun) -> None:
+        files = AnalysisScreen.TABLE_FILES if run.summary.kind == "analysis" else AblationScreen.TABLE_FILES
+        target = Path.cwd() / f"{run.folder.name}_tables"
+
+        def answered(folder: Path | None) -> None:
+            if folder is not None:
+                self.write_tables(run.folder, folder)
+
+        self.push_screen(ExportDialog(self.palette, run.folder.name, target, files), answered)
+
+    @work(exclusive=True, group="export", exit_on_error=False)
+    async def write_tables(self, run: Path, folder: Path) -> None:
+        """Write the tables of a run."""
+        try:
+            files = await asyncio.to_thread(lambda: tables.write_csv(tables.tables(read_events(run)), folder))
+        except GeocontError as error:
+            self._explain(error)
+        else:
+            self.home.say(f"{len(files)} tables are in {folder.absolute()}")
+
+    def _explain(self, error: GeocontError) -> None:
+        said = (Paragraph(str(error), "selected"), Paragraph(""), Paragraph(error.remedy))
+        self.push_screen(Reader(self.palette, "that did not work", said))
+
+
+def run_home(
+    settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None
+) -> tuple[Choice | None, int]:
+    """Show the home screen until the user chooses: what, or None to quit with the exit code beside it."""
+    app = HomeApp(settings, parent, said)
+    choice = app.run()
+    # Textual has taken NO_COLOR out of the environment, where the next screen looks for it.
+    terminal.prepare(settings)
+    return choice, app.return_code or ExitCode.DONE
