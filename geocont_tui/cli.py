@@ -16,6 +16,8 @@ from geocont.errors import GeocontError, InputError, JobError
 from typer.exceptions import TyperException
 
 if TYPE_CHECKING:
+    from geocont.runs import RunSummary
+
     from geocont_tui.terminal import Settings
 
 PROGRAM = "geocont-tui"
@@ -298,26 +300,71 @@ def export(
 def runs(
     run_dir: RunDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="List the old runs that --yes would delete; without --yes none is.")
+    ] = False,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0.0, help="With --prune: not written to for so long. 30 days.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="With --prune: leave the newest N runs. Default: 0.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --prune: delete them.")] = False,
     _debug: Debug = False,
 ) -> int:
-    """List the runs, newest first."""
+    """List the runs, newest first, or delete old ones. A run that is live is never deleted."""
     import msgspec
+    from geocont.run_list import prunable
     from geocont.runs import list_runs, runs_folder
 
     from geocont_tui.headless import runs_table, write_out
     from geocont_tui.terminal import needs_ascii
 
-    found = list_runs(run_dir)
+    if not prune and (yes or older_than is not None or keep is not None):
+        raise InputError("--older-than, --keep and --yes say what --prune does", "add --prune")
+    if prune:
+        found = prunable(run_dir, older_than=30.0 if older_than is None else older_than, keep=keep or 0)
+    else:
+        found = list_runs(run_dir)
     if as_json:
         write_out(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     elif found:
         write_out(runs_table(found), needs_ascii(sys.stdout))
-    else:
+    elif not prune:
         print(
             f"there are no runs in {run_dir or runs_folder()}: `{PROGRAM} ablate` or `{PROGRAM} analyze` makes one",
             file=sys.stderr,
         )
-    return _DONE
+    return _prune(found, yes) if prune else _DONE
+
+
+def _prune(found: "list[RunSummary]", yes: bool) -> int:
+    """Delete the runs, or say what would be; one that cannot be deleted does not keep the others."""
+    from geocont.run_list import delete
+
+    from geocont_tui.plain_text import size
+
+    freed, failures = 0, 0
+    for run in found if yes else ():
+        try:
+            delete(Path(run.path))
+            freed += run.size
+        except GeocontError as error:
+            failures += 1
+            _complain(str(error), error.remedy, _FAILED)
+    if not found:
+        said = "there is no such old run"
+    elif yes:
+        said = f"{_counted(len(found) - failures)} deleted, {size(freed)}"
+    else:
+        total = size(sum(run.size for run in found))
+        said = f"nothing is deleted yet: with --yes {_counted(len(found))} would be, {total}"
+    print(said, file=sys.stderr)
+    return _FAILED if failures else _DONE
+
+
+def _counted(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 @app.command()

@@ -3,7 +3,7 @@
     reader = HomeReader(parent)      reader.read() -> HomeState
     headline(folder, kind) -> pieces such as ("v1", "Res+GELU .93", "Res+None .41")
 
-A run's numbers are read again only when its journal has changed.
+A run is read again only when its journal has changed, and a long journal that grows not every time.
 """
 
 import time
@@ -18,12 +18,14 @@ from geocont.ablations import experiment
 from geocont.errors import InputError
 from geocont.events import Alignment, mean_of_pairs
 from geocont.run_lock import holder
-from geocont.runs import RunSummary, list_runs, runs_folder
+from geocont.runs import RunSummary, State, run_folders, runs_folder, summarize
 
 from geocont_tui.completion import cached_models
 
 _TAIL = 32_000_000
-_Key = tuple[int, int]
+# Reading runs again and again takes no more than this part of the time.
+_SHARE = 0.05
+_Key = tuple[int, int, bool]
 Part = TypeVar("Part", bound=msgspec.Struct)
 
 
@@ -32,10 +34,13 @@ class HomeRun:
     """A run in the list. `age` is in seconds since it began; `headline` are pieces, the most telling first."""
 
     summary: RunSummary
-    state: str
     title: str
     age: float
     headline: tuple[str, ...]
+
+    @property
+    def state(self) -> State:
+        return self.summary.state
 
     @property
     def folder(self) -> Path:
@@ -68,6 +73,17 @@ class HomeState:
     is_read: bool = True
 
 
+@dataclass(frozen=True)
+class _Read:
+    """A run as it was read: when its journal was `key`, at `time`, for `cost` seconds (both of a monotonic clock)."""
+
+    key: _Key
+    time: float
+    cost: float
+    summary: RunSummary
+    headline: tuple[str, ...]
+
+
 class HomeReader:
     """Reads the runs of `parent` (default: the user's) again and again, cheaply. One thread at a time."""
 
@@ -75,21 +91,21 @@ class HomeReader:
         self._parent = parent
         self.folder = runs_folder() if parent is None else parent
         self._presets: tuple[Preset, ...] | None = None
-        self._headlines: dict[str, tuple[_Key, tuple[str, ...]]] = {}
+        self._known: dict[Path, _Read] = {}
 
     def read(self) -> HomeState:
         """What there is now."""
         if self._presets is None:
             self._presets = tuple(presets())
         problem = ""
-        found: list[RunSummary] = []
+        folders: list[Path] = []
         try:
-            found = list_runs(self._parent)
+            folders = run_folders(self._parent)
         except InputError as error:
             problem = f"{error}; {error.remedy}"
+        self._known = {folder: self._read(folder) for folder in folders}
         now = time.time()
-        runs = tuple(self._run(summary, now) for summary in found)
-        self._headlines = {run.summary.path: self._headlines[run.summary.path] for run in runs}
+        runs = tuple(_run(known, now) for known in self._known.values())
         models = [run.summary.name for run in runs if run.summary.kind == "analysis" and run.summary.name]
         return HomeState(
             folder=self.folder,
@@ -100,19 +116,24 @@ class HomeReader:
             problem=problem,
         )
 
-    def _run(self, summary: RunSummary, now: float) -> HomeRun:
-        folder = Path(summary.path)
-        key = _journal_key(folder)
-        known = self._headlines.get(summary.path)
-        if known is None or known[0] != key:
-            known = (key, headline(folder, summary.kind))
-            self._headlines[summary.path] = known
-        state: str = summary.state
-        if state == "interrupted" and holder(folder) is not None:
-            state = "live"
-        started = summary.started or run_list.last_change(folder)
-        pieces = (summary.reason,) if summary.reason else known[1]
-        return HomeRun(summary, state, run_list.title(summary.folder), max(now - started, 0.0), pieces)
+    def _read(self, folder: Path) -> _Read:
+        key = _key(folder)
+        known = self._known.get(folder)
+        began = time.monotonic()
+        if known is not None:
+            is_early = began - known.time < known.cost / _SHARE
+            # That a run has begun or ended to be live is shown at once.
+            if known.key == key or (is_early and known.key[2] == key[2]):
+                return known
+        summary = summarize(folder)
+        pieces = (summary.reason,) if summary.reason else headline(folder, summary.kind)
+        return _Read(key, began, time.monotonic() - began, summary, pieces)
+
+
+def _run(known: _Read, now: float) -> HomeRun:
+    summary = known.summary
+    started = summary.started or run_list.last_change(Path(summary.path))
+    return HomeRun(summary, run_list.title(summary.folder), max(now - started, 0.0), known.headline)
 
 
 def presets() -> Iterator[Preset]:
@@ -198,9 +219,10 @@ def _decoded(line: bytes, kind: type[Part]) -> Part | None:
         return None
 
 
-def _journal_key(folder: Path) -> _Key:
+def _key(folder: Path) -> _Key:
+    is_live = holder(folder) is not None
     try:
         status = (folder / "events.jsonl").stat()
     except OSError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
+        return 0, 0, is_live
+    return status.st_size, status.st_mtime_ns, is_live
