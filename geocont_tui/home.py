@@ -1,8 +1,9 @@
 """The home screen as an app of its own: it ends with what is to be done next.
 
-    run_home(settings, parent=None, said=None) -> Open(folder), Start(arguments), or None to quit
+    run_home(settings, parent=None, said=None) -> Left(choice, code, settings)
+    Choice      Open(folder), Start(arguments)
 
-Whoever called it does that, and comes back. The runs are read again every few seconds, in a thread.
+Whoever called it does what was chosen, and comes back. The runs are read again every few seconds, in a thread.
 """
 
 import asyncio
@@ -11,25 +12,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from geocont import run_list, tables
 from geocont.ablations import experiment
 from geocont.errors import GeocontError
 from geocont.runs import read_events
 from textual import work
-from textual.app import App
 from textual.screen import Screen
 
 from geocont_tui import completion, terminal
 from geocont_tui.home_state import HomeReader, HomeRun, HomeState
 from geocont_tui.palette import Palette, palette_for
-from geocont_tui.screens.ablation import AblationScreen
-from geocont_tui.screens.analysis import AnalysisScreen
 from geocont_tui.screens.deletion import DeletionQuestion
 from geocont_tui.screens.dialogs import ExportDialog
 from geocont_tui.screens.entry import Entry
 from geocont_tui.screens.home import HomeScreen
 from geocont_tui.screens.reader import Reader
 from geocont_tui.terminal import ExitCode, Settings
+from geocont_tui.terminal_line import LineApp
 from geocont_tui.widgets.run_list import brief_size
 from geocont_tui.widgets.text_pane import Paragraph
 
@@ -53,7 +53,7 @@ class Start:
 Choice = Open | Start
 
 
-class HomeApp(App[Choice]):
+class HomeApp(LineApp[Choice]):
     """The runs of `parent` (default: the user's). `said` is what went wrong since: a problem and a remedy."""
 
     CSS_PATH = "theme.tcss"
@@ -162,8 +162,9 @@ class HomeApp(App[Choice]):
         if self.settings.colours == "none":
             self.home.say("there are no colours here (NO_COLOR), so there is one theme only")
             return
-        family = "ansi" if self.settings.colours == "16" else "textual"
-        self.theme = f"{family}-{'light' if self.current_theme.dark else 'dark'}"
+        # The next screen is to look the same.
+        self.settings = msgspec.structs.replace(self.settings, dark=not self.current_theme.dark, theme=None)
+        self.theme = self.settings.textual_theme
         self.home.set_palette(self.palette)
 
     def _ask_for_a_name(self, run: HomeRun) -> None:
@@ -197,6 +198,10 @@ class HomeApp(App[Choice]):
         self.push_screen(DeletionQuestion(self.palette, run.folder.name, size), answered)
 
     def _ask_where_to_export(self, run: HomeRun) -> None:
+        # They bring the charts, which take a quarter of a second to import.
+        from geocont_tui.screens.ablation import AblationScreen
+        from geocont_tui.screens.analysis import AnalysisScreen
+
         files = AnalysisScreen.TABLE_FILES if run.summary.kind == "analysis" else AblationScreen.TABLE_FILES
         target = Path.cwd() / f"{run.folder.name}_tables"
 
@@ -221,12 +226,19 @@ class HomeApp(App[Choice]):
         self.push_screen(Reader(self.palette, "that did not work", said))
 
 
-def run_home(
-    settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None
-) -> tuple[Choice | None, int]:
-    """Show the home screen until the user chooses: what, or None to quit with the exit code beside it."""
+@dataclass(frozen=True)
+class Left:
+    """How the home screen was left: for `choice`, or to quit with exit code `code`; and the settings by then."""
+
+    choice: Choice | None
+    code: int
+    settings: Settings
+
+
+def run_home(settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None) -> Left:
+    """Show the home screen until the user chooses something, or quits."""
     app = HomeApp(settings, parent, said)
     choice = app.run()
     # Textual has taken NO_COLOR out of the environment, where the next screen looks for it.
-    terminal.prepare(settings)
-    return choice, app.return_code or ExitCode.DONE
+    terminal.prepare(app.settings)
+    return Left(choice, app.return_code or ExitCode.DONE, app.settings)

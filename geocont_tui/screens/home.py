@@ -100,14 +100,8 @@ class HomeScreen(Screen[None]):
         folders = [run.summary.path for run in state.runs]
         if self._run in folders:
             self._rows["runs"] = folders.index(self._run)
-        if not self._has_chosen_pane and state.is_read:
-            # Where there is no run, starting one comes first.
-            self._has_chosen_pane = True
-            # … but where there is room for one pane only, the one that explains.
-            is_alone = not state.runs and not state.problem and not self.has_class("-single")
-            self._pane = "presets" if is_alone else "runs"
-            if self._is_composed:
-                self._arrange()
+        if self._is_composed and not self._has_chosen_pane:
+            self._arrange()
         self._paint()
 
     def set_palette(self, palette: Palette) -> None:
@@ -128,6 +122,10 @@ class HomeScreen(Screen[None]):
         width, height = self.size
         self.set_class(width < SMALLEST[0] or height < SMALLEST[1], "-too-small")
         is_single = width < NORMAL[0] or height < NORMAL[1]
+        if not self._has_chosen_pane and self.state.is_read:
+            # Where there is no run, starting one comes first; where there is room for one pane only, what explains.
+            is_alone = not self.state.runs and not self.state.problem and not is_single
+            self._pane = "presets" if is_alone else "runs"
         self.set_class(is_single, "-single")
         self.set_class(height >= WIDE[1], "-tall")
         for pane in self.query(Pane):
@@ -240,6 +238,7 @@ class HomeScreen(Screen[None]):
         return runs[min(self._rows["runs"], len(runs) - 1)] if runs else None
 
     def action_pane(self, name: str) -> None:
+        self._has_chosen_pane = True
         self._pane = name
         self._arrange()
 
@@ -250,6 +249,7 @@ class HomeScreen(Screen[None]):
         self._select(self._pane, self._rows[self._pane] + by)
 
     def _select(self, pane: str, row: int) -> None:
+        self._has_chosen_pane = True
         self._rows[pane] = row
         self._paint()
         run = self.selected
