@@ -97,8 +97,8 @@ class Row:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether any layer was stored in fewer bits than its numbers have, so that it carries that error."""
-        return any(dtype not in PLAIN_DTYPES for dtype in self.dtypes)
+        """Whether any layer that is measured was stored in fewer bits than its numbers have: it carries that error."""
+        return any(plan.status == "ok" and plan.dtype not in PLAIN_DTYPES for plan in self.plans.values())
 
 
 @dataclass(frozen=True)

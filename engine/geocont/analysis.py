@@ -43,6 +43,7 @@ from geocont.weights import layouts, local
 from geocont.weights.checkpoint import Checkpoint
 from geocont.weights.layouts import Placement
 from geocont.weights.quantization import Weight, Weights
+from geocont.weights.safetensors_file import is_text
 
 _HEARTBEAT_SECONDS = 0.25
 # Beside two times the largest matrix in float32, which is what an analysis may hold.
@@ -157,8 +158,15 @@ def _check(analysis: Analysis) -> None:
 
 
 def _open(analysis: Analysis) -> Checkpoint:
-    path = Path(analysis.model).expanduser()
-    if path.exists():
+    if not analysis.model.strip():
+        raise InputError("the name of the model is empty", "give a folder, a file, or the id of a model on the hub")
+    if not is_text(analysis.model):
+        raise InputError(
+            f"{analysis.model!a}: this name is no text in the encoding of your locale",
+            "rename it, or set LC_ALL=C.UTF-8",
+        )
+    path = _on_disk(analysis.model)
+    if path is not None:
         if analysis.revision is not None:
             raise InputError(
                 f"--revision {analysis.revision} has no meaning for {analysis.model}, which is on this disk",
@@ -178,6 +186,22 @@ def _open(analysis: Analysis) -> Checkpoint:
         weights_file=analysis.weights_file,
         subfolder=analysis.subfolder,
     )
+
+
+def _on_disk(model: str) -> Path | None:
+    """The folder or file that is meant, None where there is none of that name.
+
+    Raises:
+        InputError: it is somewhere that may not be looked into.
+    """
+    try:
+        path = Path(model).expanduser()
+        path.stat()
+    except PermissionError as error:
+        raise InputError(f"{model}: {error.strerror}", "Name a folder or file that you may read.") from None
+    except (OSError, RuntimeError, ValueError):  # not there, too long for a name, or ~ of a user who does not exist
+        return None
+    return path
 
 
 # ------------------------------------------------------------------------------------------------------------------ job
@@ -364,6 +388,7 @@ class _Job:
         )
         self._skipped, self._notes = (*planned.skipped, *left_out), planned.notes
         self._plans = {placement: _plan(placement, self._weights.items) for placement in placements}
+        _refuse_without_numbers(tuple(self._plans.values()), analysis.model)
         self._rows: defaultdict[tuple[str, str], _Row] = defaultdict(_Row)
         self._lock = threading.Lock()
         self._bytes_read = 0
@@ -453,7 +478,11 @@ class _Job:
             "matrix",
             layouts.LAYOUT_VERSION,
             measurement.VERSION,
-            [f"{self._checkpoint.identity(source)} {source}" for source in sources],
+            # The path to where the weights are may hold bytes that are no text.
+            [
+                f"{self._checkpoint.identity(source)} {source}".encode("utf-8", "backslashreplace").decode()
+                for source in sources
+            ],
             f"{placement.rule}: {placement.view}",
             [placement.stack, placement.projection, str(placement.layer), placement.side],
             self._settings.top_k,
@@ -682,6 +711,18 @@ def _plan(placement: Placement, items: Mapping[str, Weight]) -> MatrixPlan:
         return plan
     note = f"weights were {', '.join(quantized)}: σ and v1 carry its error"
     return msgspec.structs.replace(plan, note="; ".join(filter(None, (plan.note, note))))
+
+
+def _refuse_without_numbers(plans: Sequence[MatrixPlan], model: str) -> None:
+    """Nothing if some of the weights can be measured, or what is in the way is more than their format.
+
+    Raises:
+        InputError: all of them are in a format that is not decoded.
+    """
+    if plans and all(plan.status == "quantized_refused" for plan in plans):
+        problem, _, remedy = plans[0].note.partition("; ")
+        remedy = remedy or "analyse the unquantised model"
+        raise InputError(f"{model}: none of its weights can be measured: {problem}", remedy)
 
 
 def _chain(units: Sequence[_Unit]) -> dict[str, str]:

@@ -117,8 +117,7 @@ def _aligned(
     if unfinished:
         return Finding(claim=claim, verdict="not yet", numbers=numbers, reason="; ".join([unfinished, *parts]))
     if all(found.pairs < _FEWEST_PAIRS for found in known.values()):
-        reason = f"{max(found.pairs for found in known.values())} pairs a projection are too few to judge by"
-        return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=reason)
+        return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=_too_few(known.values()))
     verdict: Literal["supported", "contradicted"] = "contradicted" if low or weak else "supported"
     return Finding(claim=claim, verdict=verdict, numbers=numbers, reason="; ".join(parts))
 
@@ -138,6 +137,8 @@ def _value_is_low(
         return Finding(claim=claim, verdict="confounded", numbers="n/a", reason=reason)
     compared = [found.mean for name, found in known.items() if name != value and found.is_above_chance]
     numbers = _numbers(known)
+    if known[value].pairs < _FEWEST_PAIRS:
+        return Finding(claim=claim, verdict="confounded", numbers=numbers, reason=_too_few([known[value]]))
     if not known[value].is_above_chance:
         return Finding(claim=claim, verdict="supported", numbers=numbers, reason="at chance")
     if not compared:
@@ -145,6 +146,11 @@ def _value_is_low(
     part = known[value].mean / statistics.fmean(compared)
     reason = f"above chance, {part:.0%} of the mean of {' and '.join(others)}".replace("%", " %")
     return Finding(claim=claim, verdict="supported" if part < _LOW else "contradicted", numbers=numbers, reason=reason)
+
+
+def _too_few(levels: Iterable[Level]) -> str:
+    most = max(found.pairs for found in levels)
+    return f"{most} pair{'s' if most > 1 else ''} a projection {'are' if most > 1 else 'is'} too few to judge by"
 
 
 def _elsewhere(where: str, rows: Mapping[str, Sequence[PairMeasured]]) -> list[Finding]:

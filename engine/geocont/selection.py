@@ -73,6 +73,8 @@ def choose(
 
 def _of_stack(placements: Sequence[Placement], typed: str) -> list[Placement]:
     names = list(dict.fromkeys(placement.stack for placement in placements))
+    if not typed.strip():
+        raise InputError("--stack: the name of the stack is empty", _known(typed, names))
     wanted = [name for name in names if name == typed] or [
         name
         for name in names

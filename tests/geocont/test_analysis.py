@@ -630,6 +630,7 @@ def test_the_choice_of_projections_layers_and_stack(tmp_path):
         ({"layers": "1,,2"}, "'' is no range", "0-15"),
         ({"layers": "-3"}, "'-3' is no range", "0-15"),
         ({"stack": "vision"}, "no such stack", "There are:"),
+        ({"stack": ""}, "the name of the stack is empty", "There are:"),
         ({"top_k": 0}, "--top-k 0", "1 to 64"),
         ({"gap_tolerance": -0.1}, "--gap-tolerance -0.1", "0"),
         ({"gap_tolerance": math.nan}, "--gap-tolerance nan", "0"),
@@ -643,6 +644,40 @@ def test_what_cannot_be_chosen_is_said_before_the_first_event(tmp_path, options,
         next(events)
     assert problem in str(raised.value)
     assert remedy in raised.value.remedy
+
+
+@pytest.mark.parametrize("model", ["", " ", "a" * 5000, "~nobody-of-this-name/x", "a\0b", "x\udcff", "/nope/x"])
+def test_a_name_that_names_nothing_is_said(model):
+    with pytest.raises(InputError) as raised:
+        next(analysis.analyze(model, device="cpu"))
+    assert raised.value.remedy
+
+
+def test_a_folder_below_a_name_that_is_no_text(tmp_path, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"x\xff")
+    folder.mkdir()
+    write(folder / "m", llama_tensors(2))
+    monkeypatch.chdir(folder)
+    assert isinstance(run("m")[-1], RunFinished)
+
+
+def test_a_model_of_which_nothing_can_be_measured_is_refused(tmp_path):
+    tensors = {
+        f"model.layers.{layer}.self_attn.{part}_proj.{name}": tensor.clone()
+        for layer in range(2)
+        for part in "qk"
+        for name, tensor in (
+            ("qweight", torch.zeros(16, HIDDEN, dtype=torch.int32)),
+            ("qzeros", torch.zeros(1, 16, dtype=torch.int32)),
+            ("scales", torch.ones(1, HIDDEN)),
+        )
+    }
+    config = LLAMA | {"_name_or_path": "who/original"}
+    with pytest.raises(InputError, match="none of its weights can be measured: GPTQ") as raised:
+        next(analysis.analyze(write(tmp_path / "m", tensors, config), device="cpu"))
+    assert "who/original" in raised.value.remedy
+    [started, *_] = run(write(tmp_path / "n", {**llama_tensors(2), **tensors}, config))
+    assert {plan.status for plan in started.matrices} == {"ok", "quantized_refused"}
 
 
 def test_prediction_layers_and_inner_matrices_are_left_out_unless_asked_for(tmp_path):

@@ -106,6 +106,9 @@ def test_nothing_to_judge_by():
     [two] = pattern.judge(*model({"q": (0.5, 0.01)}, 576, 3))
     assert two.verdict == "confounded"
     assert "too few" in two.reason
+    [*_, value] = pattern.judge(*model({"q": (0.5, 0.01), "v": (0.01, 0.01)}, 576, 2))
+    assert (value.claim, value.verdict) == ("v is low in v1", "confounded")
+    assert value.reason == "1 pair a projection is too few to judge by"
     assert pattern.judge([], []) == ()
     assert pattern.judge(*model({"in_proj": (0.01, 0.01)}, 576, 30)) == ()
 

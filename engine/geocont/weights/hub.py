@@ -220,7 +220,7 @@ def _refusal(error: Exception, source: _Source) -> InputError:
         case OfflineModeIsEnabled():
             return InputError(
                 f"{repo} is not in the hub cache, and HF_HUB_OFFLINE is set",
-                f"Unset HF_HUB_OFFLINE, or run this where there is a network: hf download {repo}",
+                f"Unset HF_HUB_OFFLINE, or run this where there is a network: hf download {repo}.{_nearby(repo)}",
             )
         case HfHubHTTPError():
             status = error.response.status_code
@@ -234,7 +234,7 @@ def _refusal(error: Exception, source: _Source) -> InputError:
         case httpx2.TransportError():
             return InputError(
                 f"the hub cannot be reached at {hub_host()} ({type(error).__name__})",
-                "Check the network, proxies and HF_ENDPOINT, or give a folder that holds the model.",
+                f"Check the network, proxies and HF_ENDPOINT, or give a folder that holds the model.{_nearby(repo)}",
             )
         case _:
             return InputError(f"{hub_host()} does not answer as a hub does", "Check HF_ENDPOINT and proxies.")
@@ -247,14 +247,18 @@ def _said(error: HfHubHTTPError) -> str:
 
 
 def _nearby(typed: str) -> str:
-    """A sentence that names the folder which was perhaps meant, or nothing."""
+    """A sentence that names the folder or file of weights which was perhaps meant, or nothing."""
     path = Path(typed)
     try:
-        names = [entry.name for entry in path.expanduser().parent.iterdir() if entry.is_dir()]
+        names = [
+            entry.name
+            for entry in path.expanduser().parent.iterdir()
+            if entry.is_dir() or entry.suffix in (".safetensors", ".gguf", ".bin")
+        ]
     except (OSError, RuntimeError, ValueError):
         return ""
     close = difflib.get_close_matches(path.name, names, n=1)
-    return f" Or did you mean the folder {path.with_name(close[0])}?" if close else ""
+    return f" Or did you mean {path.with_name(close[0])} on this disk?" if close else ""
 
 
 # ---- the cache

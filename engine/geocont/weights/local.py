@@ -377,6 +377,7 @@ def open_checkpoint(path: Path, weights_file: str | None = None, subfolder: str 
     elif path.exists():
         if weights_file is not None or subfolder is not None:
             raise InputError(f"{model} is one file", "Leave --weights and --subfolder out, or name the folder.")
+        LocalFile.of(path, model)  # a pipe or a device holds no weights
         source = f"file {path}"
         folder, weights_file = path.parent, path.name
     else:
@@ -423,11 +424,17 @@ def _names(folder: Path, file: str | None) -> Iterable[str]:
         yield from (name for name in (file, "config.json", "adapter_config.json") if (folder / name).is_file())
         return
     for entry in os.scandir(folder):
+        if not is_text(entry.name):
+            continue
         if entry.is_file():
             yield entry.name
         elif entry.is_dir() and not entry.name.startswith("."):
             try:
-                yield from (f"{entry.name}/{inner.name}" for inner in os.scandir(entry) if inner.is_file())
+                yield from (
+                    f"{entry.name}/{inner.name}"
+                    for inner in os.scandir(entry)
+                    if is_text(inner.name) and inner.is_file()
+                )
             except OSError:  # a sub-folder that may not be read holds nothing for us
                 continue
 

@@ -5,6 +5,8 @@ switch is needed to allow it. The zip format (torch 1.6 and later) is mapped: it
 """
 
 import pickle
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,17 +47,20 @@ class PickleFile:
             self._refuse_unless_old_format(start, name)
             self.warnings = (f"{name} is in the format before torch 1.6 and was loaded whole.",)
         try:
-            content = torch.load(path, weights_only=True, mmap=mapped, map_location="cpu")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch writes on the terminal what it thinks of the pickle's protocol
+                content = torch.load(path, weights_only=True, mmap=mapped, map_location="cpu")
         except pickle.UnpicklingError as error:
-            what = next((line.strip() for line in str(error).splitlines() if "Unsupported" in line), "")
+            called = re.search(r"GLOBAL ([\w.]+\w)", str(error))
+            what = f": it calls {called[1]}" if called else ""
             raise InputError(
-                f"{name}: its pickle holds more than weights and was not run{': ' + what if what else ''}",
+                f"{name}: its pickle holds more than weights and was not run{what}",
                 "Use a safetensors version of the model.",
             ) from None
         except MemoryError:
             raise InputError(f"{name}: no memory to load it", "Use a safetensors version of the model.") from None
         except Exception as error:  # a damaged file can raise anything
-            what = (str(error).splitlines() or [type(error).__name__])[0]
+            what = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
             raise InputError(f"{name}: not a readable PyTorch file: {what}", "Download the file again.") from None
         self._tensors: dict[str, Tensor] = {
             key: value.detach()

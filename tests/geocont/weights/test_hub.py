@@ -326,7 +326,7 @@ def test_says_where_the_index_is_stale(session: Session):
         ("wrong token", "does not accept your token", "hf auth login"),
         ("no revision", "org/single has no revision step2000", "/org/single/tree/main"),
         ("too many parts", "no such folder, and not a hub id", "owner/name"),
-        ("near a folder", "no such folder, and not a hub id", "the folder model?"),
+        ("near a folder", "no such folder, and not a hub id", "model on this disk?"),
         ("never-free", "busy (status 503)", "later"),
         ("asks-too-much", "busy (status 429)", "later"),
         ("in-folders", "sub-folders only: unet", "--subfolder unet"),

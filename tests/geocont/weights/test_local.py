@@ -329,7 +329,19 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "holds no tensors" in str(refusal(tmp_path))
     (tmp_path / SAFE).unlink()
     os.mkfifo(tmp_path / SAFE)
-    assert "no file" in str(refusal(tmp_path / SAFE))
+    assert "not a regular file" in str(refusal(tmp_path / SAFE))
+    assert "has no weights" in str(refusal(tmp_path))
+
+
+def test_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
+    save_file(matrices("a"), tmp_path / SAFE)
+    (tmp_path / os.fsdecode(b"x\xff.safetensors")).write_bytes(b"")
+    inner = tmp_path / os.fsdecode(b"sub\xff")
+    inner.mkdir()
+    (inner / "x.safetensors").write_bytes(b"")
+    assert list(open_checkpoint(tmp_path).tensors) == ["a"]
+    (tmp_path / SAFE).unlink()
+    assert "has no weights" in str(refusal(tmp_path))
 
 
 def test_weights_in_a_file_of_the_wrong_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import warnings
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,19 @@ def test_code_in_a_pickle_is_not_run(modern: bool, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="was not run") as caught:
         PickleFile(path, "m.bin")
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(": it calls posix.mkdir")
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_what_torch_thinks_of_a_pickle_is_not_written_to_the_terminal(protocol: int, tmp_path: Path) -> None:
+    path, marker = tmp_path / "m.bin", tmp_path / "marker"
+    path.write_bytes(pickle.dumps(Evil(marker), protocol=protocol))
+    with warnings.catch_warnings(record=True) as written:
+        warnings.simplefilter("always")
+        with pytest.raises(InputError):
+            PickleFile(path, "m.bin")
+    assert not written
     assert not marker.exists()
 
 
@@ -119,8 +133,9 @@ def test_a_truncated_file(tmp_path: Path) -> None:
     path = tmp_path / "m.bin"
     torch.save({"a": torch.ones(1000)}, path)
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(InputError, match="not a readable PyTorch file"):
+    with pytest.raises(InputError, match="not a readable PyTorch file") as caught:
         PickleFile(path, "m.bin")
+    assert len(str(caught.value)) < 150
 
 
 def test_what_holds_no_tensors_has_none(tmp_path: Path) -> None:
