@@ -186,7 +186,7 @@ class HomeScreen(Screen[None]):
         row = self._rows["presets"]
         preset = self.state.presets[row] if row < len(self.state.presets) else None
         titles = {
-            "runs": (f"{count or ''} run{'s' if count != 1 else ''}".strip(), run.folder.name if run else ""),
+            "runs": (f"runs: {count}" if count else "runs", run.folder.name if run else ""),
             "presets": ("start an experiment", f"{preset.networks} networks" if preset else ""),
             "models": ("analyse a model", ""),
         }

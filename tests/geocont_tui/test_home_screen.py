@@ -262,7 +262,7 @@ async def test_deleting_asks_first(some):
         text = await home.settle()
         assert not (some / DONE).exists()
         assert "mlp_a01z is deleted" in text.splitlines()[-1]
-        assert "4 runs" in text
+        assert "runs: 4" in text
 
 
 async def test_a_run_that_became_live_meanwhile_is_not_deleted(some):
