@@ -3,6 +3,7 @@
 `GEOCONT_UPDATE_SNAPSHOTS=1 pytest …` writes the snapshots anew. The runs are made from synthetic events.
 """
 
+import math
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -216,11 +217,29 @@ async def test_it_stands_still(some, monkeypatch):
         assert refreshed == []
 
 
-async def test_unchanged_journals_are_not_read_again_for_their_numbers(some, monkeypatch):
+async def test_unchanged_journals_are_not_read_again(some, monkeypatch):
+    monkeypatch.setattr(home_state, "_SHARE", math.inf)
     reader = home_state.HomeReader(some)
     before = reader.read()
     monkeypatch.setattr(home_state, "headline", lambda *_: pytest.fail("read again"))
     assert reader.read() == before
+
+
+@pytest.mark.parametrize(("share", "is_new"), [(math.inf, True), (1e-9, False)])
+def test_a_journal_that_grows_is_read_again_but_not_all_the_time(tmp_path, monkeypatch, share, is_new):
+    monkeypatch.setattr(home_state, "_SHARE", share)
+    (tmp_path / LIVE).mkdir()
+    reader = home_state.HomeReader(tmp_path)
+    with Recording(synthetic.events(), tmp_path / LIVE) as recording:
+        for _ in range(60):
+            next(recording)
+        before = reader.read().runs[0]
+        for _ in range(60):
+            next(recording)
+        after = reader.read().runs[0]
+        assert (after.summary != before.summary) == is_new
+    # That it has ended is shown at once.
+    assert reader.read().runs[0].state == "stopped"
 
 
 # --- What the keys do
