@@ -8,7 +8,9 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import functools
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,28 +79,25 @@ def is_decoded(dtype: str) -> bool:
 class GGUFFile:
     """One .gguf file, of which the header has been read. `name` is its name inside the checkpoint."""
 
-    def __init__(self, path: Path, name: str) -> None:
-        """Read the header.
+    def __init__(self, path: Path, name: str, blocks: ReadBuffer | None = None) -> None:
+        """Read the header. `blocks` is memory for what is to be decoded, which the parts of a model can share.
 
         Raises:
-            InputError: the file cannot be read, is damaged, is one part of several, or is something else.
+            InputError: the file cannot be read, is damaged, or is something else.
         """
         self._file = LocalFile.of(path, name)
-        self._blocks = ReadBuffer()
+        self._blocks = ReadBuffer() if blocks is None else blocks
         try:
             with path.open("rb") as file:
                 header = _Header(file, self._file.size, name)
         except OSError as error:
             raise unreadable(name, error) from None
-        if header.fields.get("split.count", 0) > 1:
-            raise InputError(
-                f"{name}: one of {header.fields['split.count']} parts of a model",
-                "Join them first: llama-gguf-split --merge FIRST-PART WHOLE.gguf",
-            )
         if header.fields.get("general.type") == "adapter":
             raise InputError(f"{name}: a LoRA adapter, no model", "Analyse the base model, or merge them first.")
         self.tensors: Mapping[str, StoredTensor] = header.tensors
         self._offsets = header.offsets
+        self.split = _split(header.fields, name)
+        """Which part of a model it is."""
         self.config = _config(header.fields)
         """What the header says of the architecture, under config.json's names."""
 
@@ -121,6 +120,56 @@ class GGUFFile:
         file, stored = self._file, self.tensors[name]
         where = f"{name} {stored.dtype} {list(stored.shape)} at {self._offsets[name]}"
         return f"{file.path} {file.size} {file.changed} {where}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Part `number` (from 0) of `count`, which hold `tensors` together, None where the file does not say.
+
+    Source: llama.cpp, tools/gguf-split: the keys split.no, split.count and split.tensors.count.
+    """
+
+    number: int
+    count: int
+    tensors: int | None
+
+
+def _split(fields: Mapping[str, Any], name: str) -> Split:
+    number, count = fields.get("split.no", 0), fields.get("split.count", 1)
+    tensors = fields.get("split.tensors.count")
+    if not all(type(value) is int for value in (number, count, 0 if tensors is None else tensors)):
+        raise InputError(f"{name}: not a valid GGUF file: which part it is is no number", "Download the file again.")
+    return Split(number, max(count, 1), tensors)
+
+
+def check_parts(files: Mapping[str, GGUFFile]) -> None:
+    """Nothing if `files`, by name and in their order, are all the parts of one model.
+
+    Raises:
+        InputError: they are not; the text says which is not what its name says.
+    """
+    for position, (name, file) in enumerate(files.items()):
+        split = file.split
+        if len(files) == 1 and split.count > 1:
+            raise InputError(
+                f"{name}: one of {split.count} parts of a model, and its name does not tell where the others are",
+                f"Give them the names that they had: MODEL-00001-of-{split.count:05}.gguf and so on.",
+            )
+        if (split.number, split.count) != (position, len(files)):
+            raise InputError(
+                f"{name}: says that it is part {split.number + 1} of {split.count}, not {position + 1} of {len(files)}",
+                "Download the parts again, or give them the names that they had.",
+            )
+    names = Counter(tensor for file in files.values() for tensor in file.tensors)
+    twice = next((tensor for tensor, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{next(iter(files))}: tensor {twice} is in two parts of the model", "Download them again.")
+    stated = next(iter(files.values())).split.tensors
+    if stated is not None and len(files) > 1 and stated != names.total():
+        raise InputError(
+            f"{next(iter(files))}: its parts hold {names.total()} tensors, and it tells of {stated}",
+            "Download the parts again: they are not of one model.",
+        )
 
 
 def _decoded(memory: UInt8[Tensor, " bytes"], stored: StoredTensor, buffer: ReadBuffer) -> Float32[Tensor, "..."]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from geocont.errors import InputError, JobError
 from geocont.weights.checkpoint import StoredTensor
-from geocont.weights.gguf_file import GGUFFile
+from geocont.weights.gguf_file import GGUFFile, check_parts
 from geocont.weights.pickle_file import PickleFile
 from geocont.weights.safetensors_file import LocalFile, ReadBuffer, SafetensorsFile, is_text, other_format, unreadable
 
@@ -59,6 +59,7 @@ _OTHER_WEIGHTS = (
 )
 _NO_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|rng_state.*)\.(bin|pt|pth)")
 _SHARD = re.compile(r"(.*)-\d+-of-\d+\.(safetensors|bin)")
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 _ADAPTER = re.compile(r"\blora_(A|B|up|down|embedding_A|embedding_B)\b")
 
 
@@ -92,7 +93,7 @@ def choose_files(
     if weights_file is not None:
         if weights_file not in names:
             raise InputError(f"{model} has no file {weights_file}", f"It has: {_listed(_weights(names))}")
-        return _choice(weights_file, model)
+        return _choice(weights_file, names, model)
     explicit = (config or {}).get("transformers_weights")
     if isinstance(explicit, str):
         if not is_inside(explicit) or not explicit.removesuffix(_INDEX).endswith(".safetensors"):
@@ -105,14 +106,14 @@ def choose_files(
                 f"{model} has no file {explicit}, which its config.json names as its weights",
                 "Finish the download, or name another file with --weights FILE.",
             )
-        return _choice(explicit, model)
+        return _choice(explicit, names, model)
     present = [name for name in _STANDARD if name in here]
     if present:
         warnings: tuple[str, ...] = ()
         if len(present) > 1:
             also = _listed(present[1:])
             warnings = (f"{model} holds two sets of weights: {present[0]} is read, {also} is not. --weights chooses.",)
-        return _choice(present[0], model, warnings)
+        return _choice(present[0], names, model, warnings)
     if here & {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"}:
         raise adapter_only(model, adapter_base)
     for ending in (".safetensors", ".gguf"):
@@ -124,15 +125,19 @@ def choose_files(
                 f"{model}: {index} is missing, which says what its {len(shards)} weight files hold",
                 f"Finish the download: hf download REPO --include {index}",
             )
+        # Of a model in parts one name stands for all.
+        found = list({match[1] if (match := _PART.fullmatch(name)) else name: name for name in found[::-1]}.values())[
+            ::-1
+        ]
         if len(found) == 1:
             note = () if ending == ".gguf" else (f"{model} has no model.safetensors; {found[0]} is read.",)
-            return _choice(found[0], model, note)
+            return _choice(found[0], names, model, note)
         if found:
             raise InputError(f"{model} has several weight files: {_listed(found)}", f"Name one: --weights {found[0]}")
     raise _nothing(names, model)
 
 
-def _choice(name: str, model: str, warnings: tuple[str, ...] = ()) -> Choice:
+def _choice(name: str, names: Collection[str], model: str, warnings: tuple[str, ...] = ()) -> Choice:
     sharded = name.endswith(_INDEX)
     ending = PurePosixPath(name.removesuffix(_INDEX)).suffix.lower()
     if ending not in _FORMATS:
@@ -140,7 +145,25 @@ def _choice(name: str, model: str, warnings: tuple[str, ...] = ()) -> Choice:
             f"{model}: {name} is no weight file that can be read",
             "Name a .safetensors, .gguf or .bin file, or the index.json of several.",
         )
-    return Choice(_FORMATS[ending], () if sharded else (name,), name if sharded else None, warnings)
+    if sharded:
+        return Choice(_FORMATS[ending], (), name, warnings)
+    parts = _parts(name)
+    missing = [part for part in parts if part not in names]
+    if missing:
+        raise InputError(
+            f"{model}: {_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing. "
+            f"{len(parts) - len(missing)} of {len(parts)} parts present.",
+            f"Finish the download: hf download REPO --include '{parts[0].replace('-00001-of-', '-*-of-')}'",
+        )
+    return Choice(_FORMATS[ending], parts, None, warnings)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """All files of the model that `name` is a file of: itself, or the parts that llama.cpp's gguf-split made."""
+    match = _PART.fullmatch(name)
+    if match is None or not 1 <= int(match[2]) <= int(match[3]):
+        return (name,)
+    return tuple(f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1))
 
 
 def _nothing(names: Collection[str], model: str) -> InputError:
@@ -394,6 +417,8 @@ def open_checkpoint(path: Path, weights_file: str | None = None, subfolder: str 
 
     warnings = list(choice.warnings)
     files: dict[str, _File] = {}
+    parts: dict[str, GGUFFile] = {}
+    blocks = ReadBuffer()
     for name in file_names:
         if choice.format == "safetensors":
             files[name] = SafetensorsFile(folder / name, name)
@@ -402,9 +427,10 @@ def open_checkpoint(path: Path, weights_file: str | None = None, subfolder: str 
             warnings += pickled.warnings
             files[name] = pickled
         else:
-            quantized = GGUFFile(folder / name, name)
-            config = quantized.config
-            files[name] = quantized
+            files[name] = parts[name] = GGUFFile(folder / name, name, blocks)
+    if parts:
+        check_parts(parts)
+        config = next(iter(parts.values())).config  # what the other parts have of it is nothing
     if choice.index:
         found = {name: file.tensors.keys() for name, file in files.items()}
         places, differences = reconcile(weight_map, found, choice.index)
@@ -419,9 +445,10 @@ def open_checkpoint(path: Path, weights_file: str | None = None, subfolder: str 
 
 
 def _names(folder: Path, file: str | None) -> Iterable[str]:
-    """The files of a folder and, as sub-folder/name, of its sub-folders; of one `file` only what describes it, too."""
+    """The files of a folder and, as sub-folder/name, of its sub-folders; of one `file` only its parts and config."""
     if file is not None:
-        yield from (name for name in (file, "config.json", "adapter_config.json") if (folder / name).is_file())
+        beside = ("config.json", "adapter_config.json")
+        yield from (name for name in (*_parts(file), *beside) if (folder / name).is_file())
         return
     for entry in os.scandir(folder):
         if not is_text(entry.name):

@@ -124,7 +124,7 @@ def tensor(name: bytes, shape: tuple[int, ...], kind: int, offset: int = 0) -> b
         (header(text(b"k") + struct.pack("<IIQ", 9, 9, 1)), "an array of type 9"),
         (header(text(b"\xff") + struct.pack("<II", 4, 1)), "no UTF-8"),
         (header(text(b"general.alignment") + struct.pack("<II", 4, 0)), "alignment 0"),
-        (header(text(b"split.count") + struct.pack("<II", 4, 3)), "one of 3 parts"),
+        (header(text(b"split.count") + struct.pack("<I", 8) + text(b"3")), "which part it is is no number"),
         (header(text(b"general.type") + struct.pack("<I", 8) + text(b"adapter")), "LoRA adapter"),
         (header(tensors=tensor(b"t", (4, 4), 0), count=1), "header promises 160 bytes, file has 65"),
         (header(tensors=tensor(b"t", (4, 4), 2), count=1), "no whole blocks of 32"),

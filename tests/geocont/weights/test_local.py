@@ -282,6 +282,71 @@ def test_a_gguf_file_brings_its_config(tmp_path: Path) -> None:
         assert checkpoint.read("blk.0.attn_q.weight").sum() == 64
 
 
+def write_parts(path: Path, tensors: dict[str, np.ndarray[Any, Any]], each: int) -> list[Path]:
+    """A model in parts of `each` tensors, as the gguf package writes it. Returns the parts in their order."""
+    path.parent.mkdir(exist_ok=True)
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=each)
+    writer.add_embedding_length(64)
+    for name, array in tensors.items():
+        kind = None if array.dtype.kind == "f" else gguf.GGMLQuantizationType.Q8_0
+        writer.add_tensor(name, array, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(path.parent.glob("*.gguf"))
+
+
+PARTS = {f"blk.{layer}.attn_q.weight": np.full((2, 64), layer, dtype=np.float32) for layer in range(5)}
+
+
+def test_a_model_in_parts_is_one_model(tmp_path: Path) -> None:
+    quantized = gguf.quantize(np.arange(128, dtype=np.float32).reshape(2, 64), gguf.GGMLQuantizationType.Q8_0)
+    parts = write_parts(tmp_path / "m.gguf", PARTS | {"blk.5.attn_q.weight": quantized}, each=2)
+    assert [part.name for part in parts] == [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for path in (tmp_path, *parts):
+        checkpoint = open_checkpoint(path)
+        assert set(checkpoint.tensors) == {*PARTS, "blk.5.attn_q.weight"}
+        assert checkpoint.config == {"model_type": "llama", "hidden_size": 64}
+        assert checkpoint.warnings == ()
+        for name, array in PARTS.items():
+            assert np.array_equal(checkpoint.read(name).numpy(), array)
+        decoded = gguf.dequantize(quantized, gguf.GGMLQuantizationType.Q8_0)
+        assert np.array_equal(checkpoint.read("blk.5.attn_q.weight").numpy(), decoded)
+    write_parts(tmp_path / "n.gguf", PARTS, each=4)
+    assert "several weight files: m-00001-of-00003.gguf, n-00001-of-00002.gguf" in str(refusal(tmp_path))
+    assert set(open_checkpoint(tmp_path, weights_file="n-00002-of-00002.gguf").tensors) == set(PARTS)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_missing_part_is_named(gone: int, tmp_path: Path) -> None:
+    parts = write_parts(tmp_path / "m.gguf", PARTS, each=2)
+    parts[gone].unlink()
+    for path in (tmp_path, *(part for part in parts if part.exists())):
+        assert f"m-0000{gone + 1}-of-00003.gguf is missing. 2 of 3 parts present." in str(refusal(path))
+
+
+def test_parts_that_are_not_what_their_names_say(tmp_path: Path) -> None:
+    parts = write_parts(tmp_path / "m" / "m.gguf", PARTS, each=2)
+    other = write_parts(
+        tmp_path / "n" / "n.gguf", PARTS | {"blk.7.attn_q.weight": PARTS["blk.1.attn_q.weight"]}, each=2
+    )
+    content = [part.read_bytes() for part in parts]
+    parts[1].write_bytes(content[2])
+    assert "says that it is part 3 of 3, not 2 of 3" in str(refusal(tmp_path / "m"))
+    parts[1].write_bytes(content[1])
+    (tmp_path / "alone.gguf").write_bytes(content[1])
+    assert "one of 3 parts of a model" in str(refusal(tmp_path / "alone.gguf"))
+    parts[2].write_bytes(other[2].read_bytes())
+    assert "hold 6 tensors, and it tells of 5" in str(refusal(tmp_path / "m"))
+    again = write_parts(
+        tmp_path / "o" / "o.gguf", {"blk.9.attn_q.weight": PARTS["blk.0.attn_q.weight"], **PARTS}, each=2
+    )
+    parts[2].write_bytes(content[2])
+    parts[1].write_bytes(again[1].read_bytes())
+    assert "blk.1.attn_q.weight is in two parts" in str(refusal(tmp_path / "m"))
+
+
 def test_a_subfolder(tmp_path: Path) -> None:
     (tmp_path / "transformer").mkdir()
     (tmp_path / "model_index.json").write_text("{}")
