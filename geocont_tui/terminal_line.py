@@ -8,6 +8,8 @@ So after each frame the terminal is asked where its cursor is, and its answer sa
 terminal that never answers is known only what the operating system has taken.
 """
 
+import os
+import select
 import sys
 import threading
 import time
@@ -26,8 +28,6 @@ from textual.message import Message
 from textual.screen import Screen
 
 if sys.platform != "win32":
-    import os
-
     from textual.drivers.linux_driver import LinuxDriver
 
 _QUESTION = "\x1b[6n"
@@ -36,6 +36,7 @@ _BUSY_BYTES = 2048
 # Who writes more than any screen holds has to wait for the line.
 _FULL_BYTES = 1 << 20
 _CHUNK_BYTES = 1024
+_LOOK_SECONDS = 0.1
 # How long an answer is waited for: the first one ever; then a later one, and longer each time that none comes.
 _FIRST_PATIENCE_SECONDS = 0.5
 _PATIENCE_SECONDS = 4.0
@@ -48,13 +49,15 @@ class Line:
     """What is written to a terminal, in a thread of its own, and how much of it has not arrived yet.
 
     Args:
-        descriptor: the terminal.
+        stream: a descriptor of the terminal. Once it is of something else, what is written goes nowhere.
         moved: called from other threads when something has arrived.
         clock: seconds, of any origin.
     """
 
-    def __init__(self, descriptor: int, moved: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._descriptor = descriptor
+    def __init__(self, stream: int, moved: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._device = os.fstat(stream).st_rdev
+        self._descriptor = _opened_again(stream)
         self._moved = moved
         self._clock = clock
         self._state = threading.Condition()
@@ -128,6 +131,8 @@ class Line:
             self._is_closed = True
             self._state.notify_all()
         self._thread.join()
+        if self._descriptor != self._stream:
+            os.close(self._descriptor)
 
     def _send(self) -> None:
         while True:
@@ -136,16 +141,38 @@ class Line:
                 if not self._buffer:
                     return
                 chunk = bytes(self._buffer[:_CHUNK_BYTES])
-            # A terminal that has gone away takes nothing more; the job goes on, and so does who writes here.
-            sent = len(chunk)
-            with suppress(OSError):
-                sent = os.write(self._descriptor, chunk)
+            sent = self._send_some(chunk)
             with self._state:
                 del self._buffer[:sent]
                 is_empty = not self._buffer
                 self._state.notify_all()
             if is_empty:
                 self._moved()
+
+    def _send_some(self, chunk: bytes) -> int:
+        """How many bytes of `chunk` are done with: sent, or of no use since the terminal has gone away."""
+        try:
+            if os.fstat(self._stream).st_rdev != self._device:
+                return len(chunk)
+            return os.write(self._descriptor, chunk)
+        except BlockingIOError:
+            select.select([], [self._descriptor], [], _LOOK_SECONDS)
+            return 0
+        except OSError:
+            # The job goes on without its terminal, and so does who writes here.
+            return len(chunk)
+
+
+def _opened_again(stream: int) -> int:
+    """The terminal behind `stream` by a descriptor that never blocks; `stream` itself where it has no name.
+
+    A write that blocks would hold the terminal against who has to give it back. That descriptor must be ours alone: a
+    shell shares the flags of `stream`.
+    """
+    try:
+        return os.open(os.ttyname(stream), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return stream
 
 
 if sys.platform != "win32":
