@@ -9,7 +9,8 @@ screen: status and curves at `settings.fps`, tables, bars and texts once a secon
 
 import asyncio
 import gc
-import signal
+import io
+import os
 import sys
 import time
 import traceback
@@ -24,9 +25,9 @@ from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError
 from geocont.events import Event, Message
 from geocont.runs import Recording, read_events
+from rich.console import Console, RenderableType
 from rich.text import Text
 from textual import work
-from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.screen import Screen
 from textual.worker import get_current_worker
@@ -40,10 +41,14 @@ from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
 from geocont_tui.screens.run import Phase, RunScreen
 from geocont_tui.state import AblationState, Status
 from geocont_tui.terminal import ExitCode, Settings
+from geocont_tui.terminal_guard import TerminalGuard
+from geocont_tui.terminal_line import LineApp
 from geocont_tui.widgets.status_line import clock
 
+_LOG_WIDTH = 120
 
-class RunApp(App[None]):
+
+class RunApp(LineApp[None]):
     """One run on the screen. `job` is pulled once the app runs; it is over when the app has ended."""
 
     CSS_PATH = "theme.tcss"
@@ -56,9 +61,11 @@ class RunApp(App[None]):
         self.job = job
         self.settings = settings
         self.run_screen = self._make_screen()
+        self._is_called_off = False
         self._is_leaving = False
         self._is_stopping = False
         self._ticks = 0
+        self._rest_is_due = False
         self._painted: tuple[int, Phase] | None = None
         self._painted_rest: tuple[int, Phase] | None = None
         self.set_class(settings.ascii, "-ascii")
@@ -94,11 +101,10 @@ class RunApp(App[None]):
         return self.run_screen
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
-            # Not on Windows, and in the main thread only.
-            with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(getattr(signal, name), self._leave_at_once, getattr(signal, name))
+        if self._is_called_off:
+            self.exit()
+            return
+        self.app_resume_signal.subscribe(self, self._repaint_all)
         self.pull()
         self.set_interval(1 / self.settings.fps, self._tick)
         # What the program is made of stays to the end. Looking through all of it for garbage, again and again, takes
@@ -116,7 +122,13 @@ class RunApp(App[None]):
         if not self.is_running:
             return
         self._ticks += 1
-        self.paint(everything=self._ticks % self.settings.fps == 0)
+        self._rest_is_due = self._rest_is_due or self._ticks % self.settings.fps == 0
+        self.paint_held()
+        # A frame that the line has no room for is left out, and the next one shows what is true then.
+        if self.line_is_idle:
+            self.paint(everything=self._rest_is_due)
+            self._rest_is_due = False
+        self._leave_if_over()
 
     def paint(self, everything: bool = True) -> None:
         """Hand the latest snapshot to the screen if it is new; a change of phase is always shown everywhere."""
@@ -128,6 +140,9 @@ class RunApp(App[None]):
             self._painted = new
         if everything:
             self._painted_rest = new
+        self._leave_if_over()
+
+    def _leave_if_over(self) -> None:
         if self._is_leaving and self.job.over:
             self.exit(return_code=self.exit_code)
 
@@ -136,6 +151,10 @@ class RunApp(App[None]):
         for widget in (self.screen, *self.screen.walk_children()):
             widget.refresh()
         return super().pop_screen()
+
+    def _repaint_all(self, _: object) -> None:
+        """After a suspension: somebody else had the terminal."""
+        self.refresh(layout=True)
 
     # Leaving
 
@@ -164,21 +183,41 @@ class RunApp(App[None]):
 
         self.push_screen(StopQuestion(self.palette, title, text), answered)
 
-    def _leave_at_once(self, number: signal.Signals) -> None:
-        """On a signal: give the terminal back now; the job closes its journal while the process ends."""
-        self.job.stop()
-        self.exit(return_code=128 + number)
+    def call_off(self) -> None:
+        """Take the screen away, from whatever thread. The job is left as it is, for who calls `job.run` next."""
+        self._is_called_off = True
+        if self.is_running:
+            self.call_later(self.exit)
 
     def _fatal_error(self) -> None:
         """What Textual calls on a bug in the screen: no local variables, which may hold secrets, are shown or kept."""
-        self.job.stop()
-        log = self.job.recording.folder / "error.log"
+        self.panic()
+
+    def panic(self, *renderables: RenderableType) -> None:
+        """What Textual calls on an error it has a picture of. Here it is one line, and error.log has the rest."""
         error = self._exception
-        problem = f"the screen failed: {type(error).__name__}: {error}"
-        with suppress(OSError), atomic_file(log) as file:
-            file.write("".join(traceback.format_exception(error)).encode("utf-8", "backslashreplace"))
-        self._exit_renderables.append(Text(f"{problem}\nplease report this with {log}"))
+        if error is None and not os.isatty(0):
+            # Keys cannot be read where the line is lost. That is no bug, and the job goes on.
+            self.call_off()
+            return
+        self.job.stop()
+        if error is None:
+            text = io.StringIO()
+            Console(file=text, width=_LOG_WIDTH).print(*renderables)
+            problem, details = "the keys cannot be read", text.getvalue()
+        else:
+            problem, details = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        log = self._keep_log(details)
+        if not self._exit_renderables:
+            self._exit_renderables.append(Text(f"the screen failed: {problem}\nplease report this with {log}"))
         self._close_messages_no_wait()
+
+    def _keep_log(self, text: str) -> Path:
+        """Write error.log into the run's folder; where it is."""
+        log = self.job.folder / "error.log"
+        with suppress(OSError), atomic_file(log) as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+        return log
 
     # What the screen asks
 
@@ -198,7 +237,7 @@ class RunApp(App[None]):
         self.run_screen.set_palette(self.palette)
 
     def on_run_screen_picture_asked(self) -> None:
-        folder = self.job.recording.folder
+        folder = self.job.folder
         number = 1
         while (path := folder / f"screen-{number}.svg").exists():
             number += 1
@@ -211,7 +250,7 @@ class RunApp(App[None]):
         self._answer(f"picture: {path}", f"the picture is {path.name} in the run's folder")
 
     def on_run_screen_export_asked(self) -> None:
-        run = self.job.recording.folder
+        run = self.job.folder
         target = Path.cwd() / f"{run.name}_tables"
 
         def answered(folder: Path | None) -> None:
@@ -223,7 +262,7 @@ class RunApp(App[None]):
     @work(exclusive=True, group="export", exit_on_error=False)
     async def write_tables(self, folder: Path) -> None:
         """Write the tables of what is in the journal so far."""
-        run = self.job.recording.folder
+        run = self.job.folder
 
         def write() -> list[Path]:
             return tables.write_csv(tables.tables(read_events(run)), folder)
@@ -249,7 +288,7 @@ class AblationApp(RunApp):
         self.title = f"geocont-tui: {job.snapshot.state.experiment.name}"
 
     def _make_screen(self) -> AblationScreen:
-        return AblationScreen(self.job.snapshot, self.palette, self.job.recording.folder.name)
+        return AblationScreen(self.job.snapshot, self.palette, self.job.folder.name)
 
 
 class AnalysisApp(RunApp):
@@ -262,7 +301,7 @@ class AnalysisApp(RunApp):
         self.title = f"geocont-tui: {job.snapshot.state.model}"
 
     def _make_screen(self) -> AnalysisScreen:
-        return AnalysisScreen(self.job.snapshot, self.palette, self.job.recording.folder.name)
+        return AnalysisScreen(self.job.snapshot, self.palette, self.job.folder.name)
 
 
 def run_ablation(experiment: Experiment, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
@@ -288,16 +327,28 @@ def run_analysis(model: str, events: Iterator[Event], run_folder: Path, settings
 
 
 def _show(app: RunApp) -> int:
-    recording = app.job.recording
+    job = app.job
+
+    def end() -> None:
+        job.stop()
+        app.call_off()
+
     try:
-        app.run()
+        with TerminalGuard(end, app.call_off) as guard:
+            app.run()
+            if guard.is_lost or guard.signal:
+                if guard.is_lost:
+                    guard.let_go()
+                # Without the screen the same job goes on, or comes to its end.
+                job.run()
     finally:
-        with suppress(GeocontError):
-            recording.close()
-    state = app.job.snapshot.state
+        job.close()
+    state = job.snapshot.state
     # After a hang-up there is nobody to say it to.
     with suppress(OSError):
         if state.status == "failed":
             print(f"{state.problem}\n{state.remedy}", file=sys.stderr)
-        print(f"the run is kept in {recording.folder}", file=sys.stderr)
-    return app.exit_code if app.return_code is None else app.return_code
+        print(f"the run is kept in {job.folder}", file=sys.stderr)
+    if guard.signal:
+        return 128 + guard.signal
+    return app.exit_code if app.return_code is None or guard.is_lost else app.return_code

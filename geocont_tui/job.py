@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from geocont.ablations.experiment import Experiment
@@ -87,6 +88,11 @@ class Job(Generic[State]):
             return self._snapshot
 
     @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        return self.recording.folder
+
+    @property
     def over(self) -> bool:
         """Whether the run has ended, in whatever way."""
         return self.snapshot.state.status in ("done", "stopped", "failed")
@@ -108,8 +114,9 @@ class Job(Generic[State]):
         self._going.set()
 
     def run(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Pull until the run ends, `stop` is called or `is_cancelled` says so. The journal is closed in every case.
+        """Pull until the run ends or `stop` is called; then the journal is closed.
 
+        Where `is_cancelled` says so first, the run stays open, and another thread can call `run` and go on with it.
         Never raises an Exception: what goes wrong ends up in the snapshot's state as problem and remedy.
         """
         try:
@@ -119,13 +126,19 @@ class Job(Generic[State]):
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
             self._fail(GeocontError(problem, "this is a bug, please report it; the journal up to there is complete"))
-        finally:
-            # What went wrong first is what counts.
-            with suppress(GeocontError):
-                self.recording.close()
+        if self.over:
+            self.close()
+
+    def close(self) -> None:
+        """Close the journal, of a run that is not over as one that was stopped."""
+        # What went wrong first is what counts.
+        with suppress(GeocontError):
+            self.recording.close()
 
     def _pull(self, is_cancelled: Callable[[], bool]) -> None:
-        while not (self._leave.is_set() or is_cancelled()):
+        while not self._leave.is_set():
+            if is_cancelled():
+                return
             if not self._going.wait(_WAIT_SECONDS):
                 self._judge(at_once=True)
                 continue

@@ -89,11 +89,16 @@ def test_stopping_closes_the_source_and_the_journal(tmp_path):
     assert journal(tmp_path)[-1].status == "stopped"
 
 
-def test_a_worker_that_is_cancelled_stops_too(tmp_path):
+def test_a_worker_that_is_cancelled_leaves_the_run_to_the_next_who_goes_on(tmp_path):
     job = job_of(synthetic.events(), tmp_path)
-    job.run(lambda: True)
-    assert job.snapshot.state.status == "stopped"
-    assert [type(event).__name__ for event in journal(tmp_path)] == ["RunFinished"]
+    looks = iter([False] * 30 + [True])
+    job.run(lambda: next(looks))
+    assert not job.over
+    assert job.recording.finished is None
+    job.run()
+    assert job.snapshot.state == fold_all(synthetic.events())
+    assert fold_all(iter(journal(tmp_path))) == job.snapshot.state
+    assert len(journal(tmp_path)) == len(list(synthetic.events()))
 
 
 def test_a_pause_pulls_nothing_until_resumed_or_stopped(tmp_path):
@@ -109,6 +114,10 @@ def test_a_pause_pulls_nothing_until_resumed_or_stopped(tmp_path):
     assert job.paused
     looks = iter([False, False, True])
     job.run(lambda: next(looks))
+    assert not pulled.is_set()
+    assert job.paused
+    job.stop()
+    job.run()
     assert not pulled.is_set()
     assert job.snapshot.state.status == "stopped"
     assert not job.paused

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,8 +24,9 @@ PATIENCE = 20.0
 
 # `train` without torch: synthetic events, then heartbeats as from long steps.
 PROGRAM = f"""
-import sys, threading
+import signal, sys, threading
 from pathlib import Path
+from geocont.events import RunFinished
 
 sys.path.insert(0, {str(TESTS)!r})
 from geocont_tui.terminal import Settings, prepare
@@ -38,12 +39,24 @@ def train():
     for event in synthetic.events(until=0.6):
         last = event
         yield event
-    while True:
-        threading.Event().wait(0.1)
+    if "deaf" in sys.argv:
+        threading.Event().wait(60)
+    while not (Path(sys.argv[1]) / "finish").exists():
+        threading.Event().wait(0.05)
         yield last
+    yield RunFinished(status="done", time=0.0)
+
+if "nohup" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 from geocont_tui import app
-if sys.argv[2:] == ["bug"]:
+if "flood" in sys.argv:
+    # More than Textual's queue of writes and the line hold: its loop blocks once nobody reads.
+    def flood(self):
+        while True:
+            self.app._driver.write("x" * 4096)
+    app.RunScreen.action_repaint = flood
+if "bug" in sys.argv:
     def paint(self, *arguments, **options):
         token = {SECRET!r}
         raise ZeroDivisionError("a bug in the screen")
@@ -116,13 +129,35 @@ def last_event(folder: Path) -> Event:
 
 def given_back(written: bytes) -> bool:
     """Main screen, cursor and mouse as before."""
-    return all(written.rindex(b"\x1b[?" + off) > written.rindex(b"\x1b[?" + on) for off, on in OFF_AND_ON)
+    return all(written.rfind(b"\x1b[?" + off) > written.rfind(b"\x1b[?" + on) for off, on in OFF_AND_ON)
 
 
 OFF_AND_ON = ((b"1049l", b"1049h"), (b"25h", b"25l"), (b"1000l", b"1000h"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def journal_length(folder: Path) -> int:
+    return (folder / "events.jsonl").stat().st_size
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def goes_on_to_its_end(run: Terminal, folder: Path) -> None:
+    """Without its screen the same process writes the journal, until the job is done."""
+    there = journal_length(folder)
+    wait_for(lambda: journal_length(folder) > there + 2000)
+    assert run.process.poll() is None
+    (folder / "finish").touch()
+    assert run.process.wait(PATIENCE) == 0
+    assert isinstance(last_event(folder), RunFinished)
+    assert last_event(folder).status == "done"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_gives_the_terminal_back_and_closes_the_journal(tmp_path, number, code):
     with terminal(tmp_path) as run:
         run.read_until(b"what this shows")
@@ -134,12 +169,89 @@ def test_a_signal_gives_the_terminal_back_and_closes_the_journal(tmp_path, numbe
     assert last_event(tmp_path).status == "stopped"
 
 
-def test_a_terminal_that_goes_away_leaves_a_complete_journal(tmp_path):
+@pytest.mark.parametrize("arguments", [(), ("nohup",)])
+def test_the_job_goes_on_when_the_terminal_goes_away(tmp_path, arguments):
+    with terminal(tmp_path, *arguments) as run:
+        run.read_until(b"what this shows")
+        run.hang_up()
+        goes_on_to_its_end(run, tmp_path)
+    assert not (tmp_path / "error.log").exists()
+
+
+def test_the_job_goes_on_after_a_hang_up_and_the_terminal_is_given_back(tmp_path):
+    with terminal(tmp_path) as run:
+        run.read_until(b"what this shows")
+        run.process.send_signal(signal.SIGHUP)
+        run.read_until(b"\x1b[?1049l")
+        goes_on_to_its_end(run, tmp_path)
+        run.read_until(None)
+        assert given_back(run.written)
+    assert not (tmp_path / "error.log").exists()
+
+
+def test_what_went_on_without_its_screen_is_ended_by_a_signal(tmp_path):
     with terminal(tmp_path) as run:
         run.read_until(b"what this shows")
         run.hang_up()
-        assert run.process.wait(PATIENCE) == 129
+        there = journal_length(tmp_path)
+        wait_for(lambda: journal_length(tmp_path) > there + 2000)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(PATIENCE) == 143
     assert last_event(tmp_path).status == "stopped"
+
+
+def stall(run: Terminal) -> None:
+    """Read no more, and have the program write until its loop stands still."""
+    os.write(run.parent, b"\x0c")
+    run.read_until(b"x" * 10000)
+
+
+def test_a_signal_ends_it_while_the_line_is_stalled(tmp_path):
+    with terminal(tmp_path, "flood") as run:
+        before = termios.tcgetattr(run.parent)
+        run.read_until(b"what this shows")
+        during = termios.tcgetattr(run.parent)
+        stall(run)
+        began = time.monotonic()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(PATIENCE) == 143
+        assert time.monotonic() - began < 5
+        assert during != before
+        assert termios.tcgetattr(run.parent) == before
+        run.read_until(None)
+        assert given_back(run.written)
+    # The job did not wait for the line.
+    assert last_event(tmp_path).status == "stopped"
+
+
+def test_a_second_signal_ends_it_at_once_and_a_deaf_job_within_5_seconds(tmp_path):
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with terminal(folder, "deaf") as run:
+            run.read_until(b"what this shows")
+            began = time.monotonic()
+            for _ in range(count):
+                run.process.send_signal(signal.SIGTERM)
+                run.read_until(b"\x1b[?1049l") if count == 2 else None
+            assert run.end() == 143
+            assert time.monotonic() - began < (5 if count == 1 else 2)
+            assert given_back(run.written)
+
+
+def test_ctrl_z_suspends_and_fg_paints_again(tmp_path):
+    with terminal(tmp_path) as run:
+        run.read_until(b"what this shows")
+        os.write(run.parent, b"\x1a")
+        run.read_until(b"\x1b[?1049l")
+        wait_for(lambda: os.waitid(os.P_PID, run.process.pid, os.WSTOPPED | os.WNOHANG) is not None)
+        assert given_back(run.written)
+        run.written = b""
+        run.process.send_signal(signal.SIGCONT)
+        run.read_until(b"what this shows")
+        assert b"\x1b[?1049h" in run.written
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 143
 
 
 def test_quitting_says_where_the_run_is_kept(tmp_path):
