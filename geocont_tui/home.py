@@ -8,7 +8,6 @@ Whoever called it does what was chosen, and comes back. The runs are read again 
 
 import asyncio
 import signal
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +28,13 @@ from geocont_tui.screens.entry import Entry
 from geocont_tui.screens.home import HomeScreen
 from geocont_tui.screens.reader import Reader
 from geocont_tui.terminal import ExitCode, Settings
+from geocont_tui.terminal_guard import TerminalGuard
 from geocont_tui.terminal_line import LineApp
 from geocont_tui.widgets.run_list import brief_size
 from geocont_tui.widgets.text_pane import Paragraph
 
 _READ_SECONDS = 3.0
+_HELD_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class HomeApp(LineApp[Choice]):
         self.title = "geocont-tui"
         self._reader = HomeReader(parent)
         self._said = said
+        self._is_called_off = False
         self.home = HomeScreen(HomeState(self._reader.folder, is_read=False), self.palette)
         self.set_class(settings.ascii, "-ascii")
 
@@ -79,13 +81,11 @@ class HomeApp(LineApp[Choice]):
         return self.home
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for name in ("SIGTERM", "SIGHUP", "SIGINT"):
-            # Not on Windows, and in the main thread only.
-            with suppress(AttributeError, NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(getattr(signal, name), self._leave_at_once, getattr(signal, name))
         self.read()
         self.set_interval(_READ_SECONDS, self.read)
+        self.set_interval(_HELD_SECONDS, self.paint_held)
+        if self._is_called_off:
+            self.exit()
         if self._said is not None:
             problem, remedy = self._said
             said = (Paragraph(problem, "selected"), Paragraph(""), Paragraph(remedy))
@@ -100,8 +100,11 @@ class HomeApp(LineApp[Choice]):
     async def action_quit(self) -> None:
         self.exit()
 
-    def _leave_at_once(self, number: signal.Signals) -> None:
-        self.exit(return_code=128 + number)
+    def call_off(self) -> None:
+        """Take the screen away, from whatever thread."""
+        self._is_called_off = True
+        if self.is_running:
+            self.call_later(self.exit)
 
     # What the screen asks
 
@@ -238,7 +241,12 @@ class Left:
 def run_home(settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None) -> Left:
     """Show the home screen until the user chooses something, or quits."""
     app = HomeApp(settings, parent, said)
-    choice = app.run()
+    with TerminalGuard(app.call_off, app.call_off) as guard:
+        choice = app.run()
+        if guard.is_lost:
+            guard.let_go()
     # Textual has taken NO_COLOR out of the environment, where the next screen looks for it.
     terminal.prepare(app.settings)
+    if guard.is_lost or guard.signal:
+        return Left(None, 128 + (guard.signal or signal.SIGHUP), app.settings)
     return Left(choice, app.return_code or ExitCode.DONE, app.settings)
