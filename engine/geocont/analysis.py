@@ -40,7 +40,7 @@ from geocont.events import (
 from geocont.measurement import Parts, Settings, Spectra, SummedGram
 from geocont.results import MatrixResult, PairResult
 from geocont.weights import layouts, local
-from geocont.weights.checkpoint import Checkpoint
+from geocont.weights.checkpoint import Checkpoint, Slice, name_of
 from geocont.weights.layouts import Placement
 from geocont.weights.quantization import Weight, Weights
 from geocont.weights.safetensors_file import is_text
@@ -396,6 +396,14 @@ class _Job:
         self._turns = _Turns()
         self._local = threading.local()
         self._following: dict[str, str] = {}
+        self._slices = {
+            placement.tensors[0]: placement.stacked
+            for placement, plan in self._plans.items()
+            if plan.status == "ok"
+            and placement.stacked > 1
+            and self._weights.can_slice(placement.tensors[0], placement.stacked)
+        }
+        """Of tensors that hold several matrices and are read one at a time: how many."""
 
     def events(self) -> Iterator[Event]:
         plans = tuple(self._plans.values())
@@ -505,8 +513,20 @@ class _Job:
             return 1
         allowed = 8 * max(placement.rows * placement.cols for placement in placements) + _SMALL_CHANGE_BYTES
         items = self._weights.items
-        buffers = 2 * max(items[tensor].bytes for placement in placements for tensor in placement.tensors)
-        largest = max(sum(_size(layer.placement, items, one=True) for layer in unit.layers) for unit in units)
+        buffers = 2 * max(
+            items[tensor].bytes // self._slices.get(tensor, 1)
+            for placement in placements
+            for tensor in placement.tensors
+        )
+        limit = _joined_limit()
+        # Experts of a stack are held together, unless that were too much.
+        largest = max(
+            sum(
+                _size(layer.placement, items, one=layer.placement.stacked == 1 or _size(layer.placement, items) > limit)
+                for layer in unit.layers
+            )
+            for unit in units
+        )
         return max(1, min(devices.worker_count(self._device), (allowed - buffers) // max(largest, 1), len(units)))
 
     def _measure(self, units: Sequence[_Unit], workers: int) -> Iterator[Event]:
@@ -649,7 +669,8 @@ class _Job:
 
         if wanted:
             # With one worker nothing else is read meanwhile, so that a matrix may stay where it was read to.
-            in_place = workers == 1 and len(unit.tensors) == 1 and self._device.type == "cpu"
+            alone = len(unit.tensors) == 1 and unit.tensors[0] not in self._slices
+            in_place = workers == 1 and alone and self._device.type == "cpu"
             with self._turns.take(unit.number):
                 collectors = self._collect(wanted, in_place)
                 if in_place:
@@ -682,25 +703,37 @@ class _Job:
             else _Held(layer.placement, (lambda matrix: matrix) if in_place else memory.copy)
             for layer, is_summed in zip(layers, summed, strict=True)
         ]
-        latest: tuple[str, Tensor] | None = None
+        latest: tuple[str | Slice, Tensor] | None = None
 
-        def read(name: str) -> Tensor:
+        def read(wanted: str | Slice) -> Tensor:
             nonlocal latest
-            if latest is None or latest[0] != name:
+            if latest is None or latest[0] != wanted:
                 latest = None
-                latest = (name, self._read(name))
+                latest = (wanted, self._read(wanted))
             return latest[1]
 
-        for matrices in zip(*(layer.placement.matrices(read) for layer in layers), strict=True):
+        in_slices = layers[0].placement.tensors[0] in self._slices
+        taken = (layer.placement.matrices(read, read if in_slices else None) for layer in layers)
+        for matrices in zip(*taken, strict=True):
             for collector, matrix in zip(collectors, matrices, strict=True):
                 collector.add(matrix)
         return {layer.key: collector for layer, collector in zip(layers, collectors, strict=True)}
 
-    def _read(self, name: str) -> Tensor:
-        tensor = self._weights.read(name, self._following.get(name))
+    def _read(self, wanted: str | Slice) -> Tensor:
+        tensor = self._weights.read(wanted, self._next(wanted))
+        size = self._weights.items[name_of(wanted)].bytes
+        if isinstance(wanted, Slice):  # of which all together are the whole
+            size = size * (wanted.index + 1) // wanted.count - size * wanted.index // wanted.count
         with self._lock:
-            self._bytes_read += self._weights.items[name].bytes
+            self._bytes_read += size
         return tensor
+
+    def _next(self, wanted: str | Slice) -> str | Slice | None:
+        """What is read after this."""
+        if isinstance(wanted, Slice) and wanted.index + 1 < wanted.count:
+            return Slice(wanted.name, wanted.index + 1, wanted.count)
+        name = self._following.get(name_of(wanted))
+        return Slice(name, 0, self._slices[name]) if name in self._slices else name
 
 
 def _plan(placement: Placement, items: Mapping[str, Weight]) -> MatrixPlan:

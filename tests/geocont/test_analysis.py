@@ -12,8 +12,10 @@ import torch
 from geocont import analysis, chance, gram, measurement, results
 from geocont.errors import InputError, JobError
 from geocont.events import AnalysisProgress, AnalysisStarted, MatrixMeasured, Message, PairMeasured, RunFinished
+from geocont.weights.checkpoint import Slice
 from geocont.weights.local import LocalCheckpoint
 from geocont.weights.quantization import Weights
+from geocont.weights.safetensors_file import LocalFile
 from safetensors.torch import save_file
 
 HIDDEN, FF, HEADS, KEY_HEADS = 128, 192, 4, 2
@@ -551,6 +553,75 @@ def test_experts_count_as_one_matrix(tmp_path, monkeypatch, limit):
             again = matrices(run(str(tmp_path / "m"), gap_tolerance=tolerance, projections=projection, layers="0"))
             assert again[projection, 0].status == status
         assert found[projection, 0].stable_rank == pytest.approx(float((sigma**2).sum() / sigma[0] ** 2), rel=1e-3)
+
+
+@pytest.mark.parametrize("limit", [1 << 40, 0])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stacked_experts_are_read_one_by_one(tmp_path, monkeypatch, limit, workers):
+    """Reads of a stack are never larger than one expert, and what comes out is what the whole stack gives."""
+    monkeypatch.setattr(analysis, "_joined_limit", lambda: limit)
+    monkeypatch.setattr(analysis._Job, "_worker_count", lambda *_: workers)
+    count, tensors = 5, {}
+    for layer in range(2):
+        prefix = f"model.layers.{layer}."
+        tensors |= {
+            f"{prefix}mlp.experts.gate_up_proj": torch.stack(
+                [spiked(HIDDEN, 2 * FF, seed=9 * layer + 31 * one, strength=0.5 + 0.1 * one) for one in range(count)]
+            ).float(),
+            f"{prefix}mlp.experts.down_proj": torch.stack(
+                [spiked(FF, HIDDEN, seed=7 * layer + 17 * one, strength=0.5 + 0.1 * one) for one in range(count)]
+            ).float(),
+            f"{prefix}input_layernorm.weight": torch.ones(HIDDEN),
+        }
+    config = LLAMA | {"model_type": "llama4_text", "num_local_experts": count, "num_hidden_layers": 2}
+    model = write(tmp_path / "m", tensors, config)
+    sizes = []
+    read_into = LocalFile.read_into
+
+    def noted(self, memory, offset):
+        sizes.append(len(memory))
+        return read_into(self, memory, offset)
+
+    monkeypatch.setattr(LocalFile, "read_into", noted)
+    events = run(model, use_cache=False)
+    expert = {HIDDEN * 2 * FF * 4, FF * HIDDEN * 4}
+    assert set(sizes) == expert
+    assert len(sizes) == 2 * 2 * count
+    assert (
+        of(AnalysisProgress, events)[-1].bytes_read
+        == sum(sizes)
+        == sum(tensor.nbytes for name, tensor in tensors.items() if "experts" in name)
+    )
+    monkeypatch.setattr(Weights, "can_slice", lambda *_: False)
+    sizes.clear()
+    whole = run(model, use_cache=False)
+    assert max(sizes) == count * max(expert)
+    assert {name.projection for name in of(MatrixMeasured, events)} == {"gate[E]", "up[E]", "down[E]"}
+    assert of(MatrixMeasured, events) == of(MatrixMeasured, whole)
+    assert of(PairMeasured, events) == of(PairMeasured, whole)
+
+
+def test_the_next_slice_is_announced(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis._Job, "_worker_count", lambda *_: 1)
+    read, asked = Weights.read, []
+
+    def noted(self, wanted, following=None):
+        asked.append((wanted, following))
+        return read(self, wanted, following)
+
+    monkeypatch.setattr(Weights, "read", noted)
+    tensors = {}
+    for layer in range(2):
+        tensors[f"model.layers.{layer}.mlp.experts.down_proj"] = (
+            noise(3 * FF, HIDDEN, layer).view(3, FF, HIDDEN).float()
+        )
+        tensors[f"model.layers.{layer}.self_attn.o_proj.weight"] = noise(HIDDEN, HIDDEN, 5 + layer).float()
+        tensors[f"model.layers.{layer}.input_layernorm.weight"] = torch.ones(HIDDEN)
+    run(write(tmp_path / "m", tensors, LLAMA | {"model_type": "llama4_text", "num_hidden_layers": 2}))
+    order = [wanted for wanted, _ in asked]
+    assert [one.index for one in order if isinstance(one, Slice)] == [0, 1, 2, 0, 1, 2]
+    assert len(order) == 8
+    assert [following for _, following in asked] == [*order[1:], None]
 
 
 @pytest.mark.parametrize("largest_exact", [0, 1000])

@@ -1,7 +1,7 @@
 """What every place and file format that holds a checkpoint offers: names, shapes, one tensor at a time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -22,6 +22,30 @@ class StoredTensor:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Slice:
+    """One of `count` equal parts of a tensor along its first dimension: of stacked experts one."""
+
+    name: str
+    index: int
+    count: int
+
+
+def name_of(wanted: str | Slice) -> str:
+    """The tensor that is meant, or that a part is meant of."""
+    return wanted if isinstance(wanted, str) else wanted.name
+
+
+def located(tensors: Mapping[str, StoredTensor], wanted: str | Slice) -> tuple[StoredTensor, int]:
+    """What is to be read of a tensor, described as a tensor, and how many of its bytes lie before that."""
+    stored = tensors[name_of(wanted)]
+    if isinstance(wanted, str):
+        return stored, 0
+    size = stored.bytes // wanted.count
+    shape = (stored.shape[0] // wanted.count, *stored.shape[1:])
+    return replace(stored, shape=shape, bytes=size), wanted.index * size
+
+
 class Checkpoint(Protocol):
     """An opened checkpoint. Its headers have been read, its weights have not."""
 
@@ -37,11 +61,11 @@ class Checkpoint(Protocol):
     warnings: tuple[str, ...]
     """What the user should know: a second set of weights, a stale index."""
 
-    def read(self, name: str, following: str | None = None) -> Tensor:
-        """The tensor `name` on the CPU, in its own dtype; GGUF types come dequantised to float32.
+    def read(self, wanted: str | Slice, following: str | Slice | None = None) -> Tensor:
+        """The tensor of this name, or a slice, on the CPU, in its own dtype; GGUF types come dequantised to float32.
 
-        It is valid until the next call, which may reuse its memory. `following`, the name that will be asked for next,
-        may be fetched meanwhile.
+        It is valid until the next call, which may reuse its memory. `following`, what will be asked for next, may be
+        fetched meanwhile. Of a slice no more than its own bytes are read.
 
         Raises:
             JobError: the bytes cannot be read.

@@ -21,7 +21,7 @@ from jaxtyping import Float32, Shaped, UInt8
 from torch import Tensor
 
 from geocont.errors import InputError, JobError
-from geocont.weights.checkpoint import StoredTensor
+from geocont.weights.checkpoint import Slice, StoredTensor, located
 from geocont.weights.safetensors_file import DTYPES, LocalFile, ReadBuffer, other_format, tensor_view, unreadable
 
 _VERSIONS = (2, 3)
@@ -101,18 +101,19 @@ class GGUFFile:
         self.config = _config(header.fields)
         """What the header says of the architecture, under config.json's names."""
 
-    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
-        """The tensor, decoded to float32 if it is quantised, in the memory of `buffer`.
+    def read(self, wanted: str | Slice, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
+        """The tensor or slice, decoded to float32 if it is quantised, in the memory of `buffer`.
 
         Raises:
             JobError: the bytes cannot be read, or the gguf package does not decode the type.
         """
-        stored = self.tensors[name]
+        stored, before = located(self.tensors, wanted)
+        name = stored.name
         quantized = is_quantized(stored.dtype)
         if quantized and not is_decoded(stored.dtype):
             raise JobError(f"{name}: GGUF type {stored.dtype} cannot be decoded", "Use another quantisation.")
         memory = (self._blocks if quantized else buffer).take(stored.bytes)
-        self._file.read_into(memory, self._offsets[name])
+        self._file.read_into(memory, self._offsets[name] + before)
         return _decoded(memory, stored, buffer) if quantized else tensor_view(memory, stored)
 
     def identity(self, name: str) -> str:

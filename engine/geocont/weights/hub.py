@@ -35,7 +35,7 @@ from torch import Tensor
 from geocont import __version__
 from geocont.errors import InputError
 from geocont.weights import local
-from geocont.weights.checkpoint import Checkpoint
+from geocont.weights.checkpoint import Checkpoint, Slice
 from geocont.weights.hub_stream import BUSY, Commit, Connection, NoRangesError, StreamedCheckpoint, hub_host, persist
 
 
@@ -304,8 +304,8 @@ class _CachedCheckpoint:
         self._commit = commit
         self._folder = folder
 
-    def read(self, name: str, following: str | None = None) -> Tensor:
-        return self._folder.read(name, following)
+    def read(self, wanted: str | Slice, following: str | Slice | None = None) -> Tensor:
+        return self._folder.read(wanted, following)
 
     def identity(self, name: str) -> str:
         return self._commit.identity(self.tensors[name])

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from geocont import __version__
 from geocont.errors import InputError, JobError
-from geocont.weights.checkpoint import StoredTensor
+from geocont.weights.checkpoint import Slice, StoredTensor, located, name_of
 from geocont.weights.safetensors_file import (
     LENGTH_BYTES,
     Header,
@@ -243,9 +243,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class _Fetched:
-    """A tensor that has been read, or is being read."""
+    """A tensor or slice that has been read, or is being read."""
 
-    name: str
+    wanted: str | Slice
     tensor: Future[Tensor]
 
 
@@ -275,30 +275,30 @@ class StreamedCheckpoint:
         self._ahead: _Fetched | None = None
         self._awaited: Future[Tensor] | None = None
 
-    def read(self, name: str, following: str | None = None) -> Tensor:
-        """The tensor `name`, valid until the next call. `following` is read meanwhile.
+    def read(self, wanted: str | Slice, following: str | Slice | None = None) -> Tensor:
+        """The tensor or slice, valid until the next call. `following` is read meanwhile.
 
         Raises:
             JobError: it cannot be read, or the checkpoint was closed from another thread.
         """
         fetched, self._ahead = self._ahead, None
-        if fetched is not None and fetched.name != name:
+        if fetched is not None and fetched.wanted != wanted:
             with suppress(CancelledError):
                 fetched.tensor.exception()  # its buffer is free once it has ended
             fetched = None
         if fetched is None:
-            fetched = self._fetch(name)
+            fetched = self._fetch(wanted)
         self._awaited = fetched.tensor
         try:
             tensor = fetched.tensor.result()
         except CancelledError:
-            raise self._closed_meanwhile(name) from None
+            raise self._closed_meanwhile(name_of(wanted)) from None
         if following is not None:
             self._ahead = self._fetch(following)
         return tensor
 
-    def _fetch(self, name: str) -> _Fetched:
-        """Begin to read a tensor in a thread of its own."""
+    def _fetch(self, wanted: str | Slice) -> _Fetched:
+        """Begin to read a tensor or slice in a thread of its own."""
         buffer, other = self._buffers
         self._buffers = other, buffer
         tensor: Future[Tensor] = Future()
@@ -306,18 +306,19 @@ class StreamedCheckpoint:
         def work() -> None:
             with suppress(InvalidStateError):  # nobody waits for it any more
                 try:
-                    tensor.set_result(self._read(name, buffer))
+                    tensor.set_result(self._read(wanted, buffer))
                 except Exception as error:
                     tensor.set_exception(error)
 
         # A daemon, because a process that ends must not wait for a server that has fallen silent.
-        threading.Thread(target=work, name=f"read {name}", daemon=True).start()
-        return _Fetched(name, tensor)
+        threading.Thread(target=work, name=f"read {name_of(wanted)}", daemon=True).start()
+        return _Fetched(wanted, tensor)
 
-    def _read(self, name: str, buffer: ReadBuffer) -> Tensor:
-        stored = self.tensors[name]
+    def _read(self, wanted: str | Slice, buffer: ReadBuffer) -> Tensor:
+        stored, before = located(self.tensors, wanted)
+        name = stored.name
         memory = buffer.take(stored.bytes)
-        offset = self._headers[stored.file].offsets[name]
+        offset = self._headers[stored.file].offsets[name] + before
         try:
             count = self._connection.read_into(stored.file, offset, memory.numpy().data)
         except ClosedError:

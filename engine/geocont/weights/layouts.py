@@ -22,6 +22,7 @@ from torch import Tensor
 
 from geocont.errors import InputError
 from geocont.events import MatrixPlan, SkippedTensors, Status
+from geocont.weights.checkpoint import Slice
 from geocont.weights.quantization import Weight
 
 LAYOUT_VERSION = 1
@@ -216,16 +217,28 @@ class Placement:
         experts = f"{self.experts} experts" if self.experts else ""
         return ", ".join(filter(None, (experts, "transposed" if self.transposed else "", str(self.cut or ""))))
 
-    def matrices(self, read: Callable[[str], Tensor]) -> Iterator[Shaped[Tensor, "out in"]]:
-        """The projection's matrix; for routed experts the matrix of each in turn.
+    @property
+    def stacked(self) -> int:
+        """How many matrices one tensor holds, along its first dimension."""
+        return self.experts if len(self.tensors) == 1 and self.experts else 1
 
-        What is yielded may be a view of what `read` returned and is valid until the next `read`. No more than one
-        matrix is copied at a time.
+    def matrices(
+        self, read: Callable[[str], Tensor], read_slice: Callable[[Slice], Tensor] | None = None
+    ) -> Iterator[Shaped[Tensor, "out in"]]:
+        """The projection's matrix; for routed experts the matrix of each in turn, by `read_slice` where it is given.
+
+        What is yielded may be a view of what was read and is valid until the next read. No more than one matrix is
+        copied at a time.
         """
-        stacked = self.experts if len(self.tensors) == 1 and self.experts else 1
         for name in self.tensors:
-            tensor = read(name)
-            for matrix in tensor.reshape(stacked, -1, tensor.shape[-1]):
+            stored: Iterable[Tensor]
+            if read_slice is not None and self.stacked > 1:
+                stored = (read_slice(Slice(name, index, self.stacked)) for index in range(self.stacked))
+            else:
+                tensor = read(name)
+                stored = tensor.reshape(self.stacked, -1, tensor.shape[-1])
+            for part in stored:
+                matrix = part.reshape(-1, part.shape[-1])
                 oriented = matrix.mT if self.transposed else matrix
                 yield oriented if self.cut is None else self.cut.of(oriented)
 

@@ -16,7 +16,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from geocont.errors import InputError, JobError
-from geocont.weights.checkpoint import StoredTensor
+from geocont.weights.checkpoint import Slice, StoredTensor, name_of
 from geocont.weights.gguf_file import GGUFFile, check_parts
 from geocont.weights.pickle_file import PickleFile
 from geocont.weights.safetensors_file import LocalFile, ReadBuffer, SafetensorsFile, is_text, other_format, unreadable
@@ -332,7 +332,7 @@ def refuse_adapter(tensors: Collection[str], model: str, base: str | None) -> No
 class _File(Protocol):
     @property
     def tensors(self) -> Mapping[str, StoredTensor]: ...
-    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]: ...
+    def read(self, wanted: str | Slice, buffer: ReadBuffer) -> Shaped[Tensor, "..."]: ...
     def identity(self, name: str) -> str: ...
 
 
@@ -360,16 +360,17 @@ class LocalCheckpoint:
         self._files = dict(files)
         self._buffer = ReadBuffer()
 
-    def read(self, name: str, following: str | None = None) -> Shaped[Tensor, "..."]:
-        """The tensor `name`, valid until the next call. `following` is left to the disk's own read-ahead.
+    def read(self, wanted: str | Slice, following: str | Slice | None = None) -> Shaped[Tensor, "..."]:
+        """The tensor or slice, valid until the next call. `following` is left to the disk's own read-ahead.
 
         Raises:
             JobError: the bytes cannot be read, or the checkpoint has been closed.
         """
+        name = name_of(wanted)
         file = self._files.get(self.tensors[name].file)
         if file is None:
             raise JobError(f"{name} of {self.model} was asked for after the checkpoint was closed", "Open it again.")
-        return file.read(name, self._buffer)
+        return file.read(wanted, self._buffer)
 
     def identity(self, name: str) -> str:
         """The file's resolved path, size and time of change, and the tensor's name and place in it."""

@@ -16,7 +16,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from geocont.errors import InputError, JobError
-from geocont.weights.checkpoint import StoredTensor
+from geocont.weights.checkpoint import Slice, StoredTensor, name_of
 from geocont.weights.safetensors_file import DTYPES, LocalFile, ReadBuffer, is_text, other_format, unreadable
 
 MAX_OLD_FORMAT_BYTES = 2 << 30
@@ -85,15 +85,19 @@ class PickleFile:
                 "Save it again with torch.save, or use a safetensors version of the model.",
             )
 
-    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
-        """The tensor on pages of the file, which are read when it is used; `buffer` is left alone.
+    def read(self, wanted: str | Slice, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
+        """The tensor or slice on pages of the file, which are read when it is used; `buffer` is left alone.
 
         Raises:
             JobError: it is a sparse or quantised tensor of torch.
         """
+        name = name_of(wanted)
         if self.tensors[name].dtype not in DTYPES:
             raise JobError(f"{name}: a {self.tensors[name].dtype} tensor cannot be read", "Leave this tensor out.")
-        return self._tensors[name].contiguous()
+        whole = self._tensors[name]
+        if isinstance(wanted, Slice):
+            return whole.chunk(wanted.count)[wanted.index].contiguous()
+        return whole.contiguous()
 
     def identity(self, name: str) -> str:
         """The file, when it last changed, and the tensor's name and shape."""

@@ -14,7 +14,7 @@ from jaxtyping import BFloat16, Float, Float32, UInt8
 from torch import Tensor
 
 from geocont.errors import JobError
-from geocont.weights.checkpoint import Checkpoint, StoredTensor
+from geocont.weights.checkpoint import Checkpoint, Slice, StoredTensor, name_of
 from geocont.weights.gguf_file import is_decoded, is_quantized
 from geocont.weights.safetensors_file import DTYPES, ReadBuffer
 
@@ -125,25 +125,48 @@ class Weights:
         plain = (self._plain(stored) for name, stored in self._stored.items() if name not in folded)
         self.items = items | {weight.name: weight for weight in plain}
 
-    def read(self, name: str, following: str | None = None) -> Float[Tensor, "..."]:
-        """The weight `name`, in float32, bfloat16 or float16, until the next call. `following` is asked for next.
+    def can_slice(self, name: str, count: int) -> bool:
+        """Whether `read` gives the weight in `count` slices. Scales that are one for all go with each of them."""
+        weight = self.items[name]
+        if len(weight.sources) == 1:
+            return weight.shape[0] % count == 0
+        return all(
+            self._is_sliced(source, count) or self._stored[source].shape[:1] in ((), (1,)) for source in weight.sources
+        )
+
+    def _is_sliced(self, source: str, count: int) -> bool:
+        return len(self._stored[source].shape) > 0 and self._stored[source].shape[0] == count
+
+    def _source(self, wanted: str | Slice, number: int) -> str | Slice:
+        """What to read of one of the tensors that hold a weight."""
+        sources = self.items[name_of(wanted)].sources
+        source = sources[number]
+        if isinstance(wanted, str) or (len(sources) > 1 and not self._is_sliced(source, wanted.count)):
+            return source
+        return Slice(source, wanted.index, wanted.count)
+
+    def read(self, wanted: str | Slice, following: str | Slice | None = None) -> Float[Tensor, "..."]:
+        """The weight or slice, in float32, bfloat16 or float16, until the next call. `following` is asked for next.
+
+        Of a slice, which `can_slice` must allow, little more than its own bytes are read.
 
         Raises:
             JobError: the weight is refused, or its bytes cannot be read.
         """
+        name = name_of(wanted)
         weight = self.items[name]
         if weight.refused:
             raise JobError(f"{name}: {weight.refused}", "Leave this weight out.")
-        after = self.items[following].sources[0] if following is not None else None
+        after = self._source(following, 0) if following is not None else None
         if len(weight.sources) == 1:
-            tensor = self._checkpoint.read(weight.sources[0], after)
+            tensor = self._checkpoint.read(self._source(wanted, 0), after)
             if tensor.dtype in (torch.float32, torch.bfloat16, torch.float16):
                 return tensor
             return self._as_float32(tensor)
-        scale_name, main = weight.sources
-        scale = self._checkpoint.read(scale_name, main).clone()  # the next read may overwrite it
+        main = self._source(wanted, 1)
+        scale = self._checkpoint.read(self._source(wanted, 0), main).clone()  # the next read may overwrite it
         tensor = self._checkpoint.read(main, after)
-        if self._stored[main].dtype == "U8":
+        if self._stored[name_of(main)].dtype == "U8":
             return mxfp4_values(tensor, scale, self._decoded.take(4 * tensor.numel()).view(torch.bfloat16))
         return scaled_(self._as_float32(tensor), scale.float(), self._block_size(tensor.shape, scale.shape))
 

@@ -19,7 +19,7 @@ from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from geocont.errors import InputError, JobError
-from geocont.weights.checkpoint import StoredTensor
+from geocont.weights.checkpoint import Slice, StoredTensor, located, name_of
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -295,15 +295,15 @@ class SafetensorsFile:
             raise unreadable(name, error) from None
         self.tensors = self._header.tensors
 
-    def read(self, name: str, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
-        """The tensor, in the memory of `buffer`.
+    def read(self, wanted: str | Slice, buffer: ReadBuffer) -> Shaped[Tensor, "..."]:
+        """The tensor or slice, in the memory of `buffer`.
 
         Raises:
             JobError: the bytes cannot be read, or torch has no such dtype.
         """
-        stored = self.tensors[name]
+        stored, before = located(self.tensors, wanted)
         memory = buffer.take(stored.bytes)
-        self._file.read_into(memory, self._header.offsets[name])
+        self._file.read_into(memory, self._header.offsets[name_of(wanted)] + before)
         return tensor_view(memory, stored)
 
     def identity(self, name: str) -> str:

@@ -19,7 +19,10 @@ from typing import Any
 
 import pytest
 import torch
-from geocont.weights.hub_stream import FAILURES_IN_A_ROW, wait_asked_for
+from geocont.errors import InputError
+from geocont.weights.checkpoint import Slice
+from geocont.weights.hub_stream import FAILURES_IN_A_ROW, Commit, Connection, StreamedCheckpoint, wait_asked_for
+from geocont.weights.safetensors_file import parse_header
 from hub_server import SHA, TOKEN, HubServer, Repository, Request
 from safetensors.torch import save
 
@@ -493,6 +496,29 @@ def test_a_hub_that_breaks_down_ends_the_job(prefetched: tuple[list[Any], list[s
     (_, errors), (first, _), _ = prefetched
     assert errors[1].startswith(f"{first} of org/breaks-down could not be read: 127.0.0.1:")
     assert errors[1].endswith("is busy (status 502)")
+
+
+def test_slices_are_streamed_alone():
+    stack = torch.arange(4 * 3 * 5, dtype=torch.float32).view(4, 3, 5)
+    content = save({"before": torch.ones(7), "stack": stack})
+    length = struct.unpack("<Q", content[:8])[0]
+    sizes: list[int] = []
+
+    class FromMemory(Connection):
+        def read_into(self, file: str, start: int, memory: memoryview) -> int:
+            sizes.append(len(memory))
+            memory[:] = content[start : start + len(memory)]
+            return len(memory)
+
+    header = parse_header(content[8 : 8 + length], len(content), "m")
+    commit = Commit("org/stacked", SHA, "", {"m": len(content)})
+    places = dict.fromkeys(header.tensors, "m")
+    checkpoint = StreamedCheckpoint(FromMemory(commit), None, {"m": header}, places, (), lambda _: InputError("", ""))
+    slices = [Slice("stack", index, 4) for index in range(4)]
+    for one, following in zip(slices, [*slices[1:], None], strict=True):
+        assert torch.equal(checkpoint.read(one, following), stack[one.index : one.index + 1])
+    assert sizes == [3 * 5 * 4] * 4
+    checkpoint.close()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from geocont.errors import InputError, JobError
-from geocont.weights.checkpoint import Checkpoint
+from geocont.weights.checkpoint import Checkpoint, Slice
 from geocont.weights.local import (
     Choice,
     choose_files,
@@ -345,6 +345,30 @@ def test_parts_that_are_not_what_their_names_say(tmp_path: Path) -> None:
     parts[2].write_bytes(content[2])
     parts[1].write_bytes(again[1].read_bytes())
     assert "blk.1.attn_q.weight is in two parts" in str(refusal(tmp_path / "m"))
+
+
+@pytest.mark.parametrize("name", [SAFE, BIN, "m.gguf", "q.gguf"])
+def test_slices_are_what_the_whole_holds(name: str, tmp_path: Path) -> None:
+    stack = torch.arange(4 * 3 * 64, dtype=torch.float32).view(4, 3, 64)
+    if name == SAFE:
+        save_file({"before": torch.ones(5, dtype=torch.bfloat16), "a": stack, "z": torch.ones(2)}, tmp_path / name)
+    elif name == BIN:
+        torch.save({"before": torch.ones(5), "a": stack}, tmp_path / name)
+    else:
+        kind = gguf.GGMLQuantizationType.Q8_0 if name == "q.gguf" else None
+        writer = gguf.GGUFWriter(tmp_path / name, "llama")
+        writer.add_tensor("before", np.ones(5, dtype=np.float32))
+        writer.add_tensor("a", stack.numpy() if kind is None else gguf.quantize(stack.numpy(), kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    checkpoint = open_checkpoint(tmp_path / name)
+    whole = checkpoint.read("a").clone()
+    assert torch.allclose(whole, stack, rtol=0.02, atol=1)
+    for count in (4, 2):
+        for index, part in enumerate(whole.chunk(count)):
+            assert torch.equal(checkpoint.read(Slice("a", index, count)), part)
 
 
 def test_a_subfolder(tmp_path: Path) -> None:

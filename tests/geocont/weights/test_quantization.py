@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from geocont.errors import JobError
-from geocont.weights.checkpoint import StoredTensor
+from geocont.weights.checkpoint import Slice, StoredTensor, name_of
 from geocont.weights.quantization import Weights
 from geocont.weights.safetensors_file import DTYPES
 from hypothesis import given, settings
@@ -33,11 +33,13 @@ class InMemory:
             for name, tensor in tensors.items()
         }
         self.buffer = torch.empty(max((tensor.nbytes for tensor in tensors.values()), default=0), dtype=torch.uint8)
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[tuple[str | Slice, str | Slice | None]] = []
 
-    def read(self, name: str, following: str | None = None) -> Tensor:
-        self.asked.append((name, following))
-        tensor = self.held[name]
+    def read(self, wanted: str | Slice, following: str | Slice | None = None) -> Tensor:
+        self.asked.append((wanted, following))
+        tensor = self.held[name_of(wanted)]
+        if isinstance(wanted, Slice):
+            tensor = tensor.chunk(wanted.count)[wanted.index]
         self.buffer.fill_(0xAA)
         return self.buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
@@ -46,6 +48,9 @@ class InMemory:
 
     def close(self) -> None:
         pass
+
+
+BLOCKS_OF_32 = {"quantization_config": {"weight_block_size": [32, 32]}}
 
 
 def fp8(*shape: int, seed: int = 0) -> Tensor:
@@ -117,6 +122,47 @@ def test_fp8_with_scales_that_stretch(
     assert list(weights.items) == ["a.weight"]
     assert weights.items["a.weight"].dtype == words
     assert torch.equal(weights.read("a.weight"), weight.float() * factor.float().reshape(aligned))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (3, 1, 1), (1, 1, 1), (3, 64, 1), (1, 1, 96), (3, 2, 3)])
+def test_slices_of_fp8_experts_take_their_own_scales(shape: tuple[int, ...]) -> None:
+    weight, scale = fp8(3, 64, 96), scales(*shape)
+    weights = Weights(InMemory({"experts.up_proj": weight, "experts.up_proj_scale_inv": scale}, BLOCKS_OF_32))
+    assert not weights.items["experts.up_proj"].refused
+    whole = weights.read("experts.up_proj").clone()
+    assert weights.can_slice("experts.up_proj", 3)
+    for index in range(3):
+        assert torch.equal(weights.read(Slice("experts.up_proj", index, 3)), whole[index : index + 1])
+
+
+def test_slices_of_mxfp4_experts() -> None:
+    generator = torch.Generator().manual_seed(3)
+    stored = InMemory(
+        {
+            "x.down_proj_blocks": torch.randint(0, 256, (4, 6, 2, 16), generator=generator, dtype=torch.uint8),
+            "x.down_proj_scales": torch.randint(120, 130, (4, 6, 2), generator=generator, dtype=torch.uint8),
+        }
+    )
+    weights = Weights(stored)
+    whole = weights.read("x.down_proj").clone()
+    assert weights.can_slice("x.down_proj", 4)
+    assert not weights.can_slice("x.down_proj", 2)
+    for index in range(4):
+        assert torch.equal(weights.read(Slice("x.down_proj", index, 4)), whole[index : index + 1])
+    stored.asked.clear()
+    weights.read(Slice("x.down_proj", 0, 4), Slice("x.down_proj", 1, 4))
+    assert [(wanted, following) for wanted, following in stored.asked] == [
+        (Slice("x.down_proj_scales", 0, 4), Slice("x.down_proj_blocks", 0, 4)),
+        (Slice("x.down_proj_blocks", 0, 4), Slice("x.down_proj_scales", 1, 4)),
+    ]
+
+
+def test_what_cannot_be_cut_without_its_scales_is_not_cut() -> None:
+    scaled = Weights(InMemory({"e.proj": fp8(192, 96), "e.proj_scale_inv": scales(6, 3)}, BLOCKS_OF_32))
+    assert not scaled.can_slice("e.proj", 3)
+    plain = Weights(InMemory({"e.proj": torch.ones(192, 96)}))
+    assert plain.can_slice("e.proj", 3)
+    assert not plain.can_slice("e.proj", 5)
 
 
 def test_scales_are_read_first_and_the_next_weight_is_announced() -> None:
