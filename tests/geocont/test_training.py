@@ -94,8 +94,8 @@ def test_every_event_survives_the_journal():
 
 def stack(variants: tuple[Variant, ...], seeds: tuple[int, ...] = (0,)) -> training.StackTraining:
     images = training._load(experiment(*variants), torch.device("cpu"))
-    networks = [training._Network(member, seed) for member in variants for seed in seeds]
-    return training.StackTraining(networks, images, SETTINGS, torch.device("cpu"), training._draw)
+    networks = [training.Network(member, seed) for member in variants for seed in seeds]
+    return training.StackTraining(0, networks, images, SETTINGS, torch.device("cpu"), training._draw)
 
 
 def finish(stacked: training.StackTraining) -> list[Event]:

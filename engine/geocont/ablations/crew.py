@@ -6,10 +6,12 @@ them waited for its turn. What a worker process says, it says in JSON lines (see
 
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +20,17 @@ from typing import IO, Literal, NoReturn
 import msgspec
 
 from geocont.ablations.experiment import Experiment, Variant
+from geocont.ablations.slices import AHEAD as AHEAD
 from geocont.ablations.slices import Slice, report
 from geocont.errors import InputError, JobError
-from geocont.events import Event, Message, RunStarted
+from geocont.events import Event, Message, RunFinished, RunStarted
+from geocont.journal import Journaled, journaled
 
 _HEARTBEAT_SECONDS = 0.4
-_LEAVING_SECONDS = 2.0
-# So many slices a worker may be ahead of who pulls.
-AHEAD = 2
+_LEAVING_SECONDS = 3.0
+_CHECKPOINTS = "checkpoint"
+STOP = b"stop"
+"""What a worker is told that shall keep what it has and end."""
 _SHOWN_LINES = 3
 # -P: what lies in the working directory is not imported.
 _COMMAND = [sys.executable, "-P", "-m", "geocont.ablations.worker"]
@@ -47,9 +52,15 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Share(msgspec.Struct, frozen=True, tag=True):
-    """Which networks a worker trains, by their place in `Experiment.networks`."""
+    """Which networks a worker trains, by their place in `Experiment.networks`.
+
+    `checkpoints` is the folder for them, None where none are kept; `probed` are, network by network, the steps whose
+    measurements are journaled.
+    """
 
     networks: tuple[int, ...]
+    checkpoints: str | None = None
+    probed: tuple[tuple[int, ...], ...] = ()
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
@@ -75,11 +86,20 @@ class _Remote(Exception):  # noqa: N818
     """A traceback from another process, as text."""
 
 
-def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
+def train(experiment: Experiment, device: str = "auto", folder: Path | None = None) -> Iterator[Event]:
     """The events of `training.train`, from worker processes. Closing the generator ends them.
+
+    Args:
+        experiment: what to train.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        folder: the run's folder. It keeps checkpoints, and what it holds of an interrupted run is gone on with:
+            networks that its journal has as done are left alone, the others begin at their newest checkpoint that fits
+            (on a CPU with the very same numbers), and some events come that the journal holds already. It is looked at
+            after the first event, and need not exist before; without it nothing is kept.
 
     Raises:
         InputError, JobError: as `training.train` does.
+        InputError: the journal in `folder` is damaged.
         JobError: a worker was killed.
         WorkerError: a worker failed in a way nobody expected.
     """
@@ -94,19 +114,53 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
             raise WorkerError("a training process ended before it had begun")
         yield ready.started
         yield ready.message
-        wanted = min(ready.workers, len(experiment.networks))
-        crew += [_Worker(task, inbox) for _ in range(wanted - len(crew))]
-        working = crew[:wanted]
-        for worker in crew[wanted:]:
+        held = Journaled() if folder is None else journaled(folder)
+        checkpoints = folder / _CHECKPOINTS if folder is not None and folder.is_dir() else None
+        dealt = _deal(experiment, held, ready.workers, checkpoints)
+        crew += [_Worker(task, inbox) for _ in range(len(dealt) - len(crew))]
+        working = crew[: len(dealt)]
+        for worker in crew[len(dealt) :]:
             worker.leave()
-        for worker, networks in zip(working, shares(experiment.networks, wanted), strict=True):
-            worker.send(Share(networks))
-        yield from report(_slices(inbox, working))
+        for worker, share in zip(working, dealt, strict=True):
+            worker.send(share)
+        for event in report(
+            _slices(inbox, working),
+            training_seconds=held.training_seconds,
+            probe_seconds=held.probe_seconds,
+            earlier_steps=sum(held.over.values()),
+        ):
+            if isinstance(event, RunFinished) and checkpoints is not None:
+                # What was kept is of no use any more; that it cannot be removed is no reason to fail.
+                shutil.rmtree(checkpoints, ignore_errors=True)
+            yield event
     finally:
         for worker in crew:
             worker.leave()
+        deadline = time.monotonic() + _LEAVING_SECONDS
         for worker in crew:
-            worker.wait()
+            worker.wait(deadline)
+
+
+def _deal(experiment: Experiment, held: Journaled, workers: int, checkpoints: Path | None) -> list[Share]:
+    """What is left to be trained, a share for each worker."""
+    networks = experiment.networks
+    left = [place for place, (variant, seed) in enumerate(networks) if (variant.name, seed) not in held.over]
+    probed: dict[tuple[str, int], list[int]] = {}
+    for kind, *rest in held.keys:
+        if kind == "probe":
+            variant_name, seed, _, step = rest
+            probed.setdefault((str(variant_name), int(seed)), []).append(int(step))
+    dealt = shares([networks[place] for place in left], min(workers, len(left)))
+    chosen = [tuple(left[index] for index in share) for share in dealt]
+    names = {place: (networks[place][0].name, networks[place][1]) for place in left}
+    return [
+        Share(
+            networks=places,
+            checkpoints=None if checkpoints is None else str(checkpoints),
+            probed=tuple(tuple(sorted(probed.get(names[place], ()))) for place in places),
+        )
+        for places in chosen
+    ]
 
 
 def shares(networks: Sequence[tuple[Variant, int]], count: int) -> list[tuple[int, ...]]:
@@ -159,22 +213,26 @@ class _Worker:
 
     def send(self, message: Task | Share | None) -> None:
         """A message; None says that a slice has been taken."""
+        self._write(b"" if message is None else msgspec.json.encode(message))
+
+    def _write(self, line: bytes) -> None:
         assert self.process.stdin is not None
         # A worker that has gone is noticed where its answers end.
         with suppress(OSError, ValueError):
-            self.process.stdin.write((b"" if message is None else msgspec.json.encode(message)) + b"\n")
+            self.process.stdin.write(line + b"\n")
             self.process.stdin.flush()
 
     def leave(self) -> None:
-        """Ask the process to end."""
+        """Ask the process to keep what it has, and to end."""
         assert self.process.stdin is not None
+        self._write(STOP)
         with suppress(OSError):
             self.process.stdin.close()
 
-    def wait(self) -> None:
-        """Wait for the end of the process, and bring it about if it does not come."""
+    def wait(self, deadline: float) -> None:
+        """Wait for the end of the process, and bring it about if it has not come by `deadline` (monotonic)."""
         try:
-            self.process.wait(_LEAVING_SECONDS)
+            self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -226,6 +284,7 @@ def _raise(failure: Failure) -> NoReturn:
 def _slices(inbox: _Inbox, crew: list[_Worker]) -> Iterator[Slice | None]:
     """What the crew does until all of it has ended; None where nothing has come for a while."""
     working = set(crew)
+    said: set[str] = set()
     while working:
         try:
             worker, answer = _receive(inbox, crew, _HEARTBEAT_SECONDS)
@@ -237,4 +296,9 @@ def _slices(inbox: _Inbox, crew: list[_Worker]) -> Iterator[Slice | None]:
                 working.discard(worker)
             case Done(part):
                 worker.send(None)
+                # What every worker has to say (the disk is full) is said once.
+                texts = [event.text for event in part.events if isinstance(event, Message)]
+                if texts and said.issuperset(texts):
+                    continue
+                said.update(texts)
                 yield part

@@ -7,6 +7,7 @@ the leading vectors are followed by block iteration started from the previous pr
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -98,16 +99,16 @@ class Follower:
     def __init__(
         self,
         initial: Float[Tensor, "network layer d d"],
-        initial_triplets: spectra.Triplets,
+        initial_triplets: spectra.Triplets | None,
         seeds: list[int],
         probes: Probes,
     ) -> None:
-        """`initial` are the hidden weights before any update and their full decompositions.
+        """`initial` are the hidden weights before any update and their full decompositions, where those are wanted.
 
         One seed a network draws the random directions that the iterations start from.
         """
         self.initial = initial
-        self._initial_triplets: spectra.Triplets | None = initial_triplets
+        self._initial_triplets = initial_triplets
         self.probes = probes
         self._initial_norms = torch.linalg.vector_norm(initial, dim=(-2, -1))
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -125,6 +126,23 @@ class Follower:
         self._blocks = {kind: block[rows] for kind, block in self._blocks.items()}
         if self._previous_v1 is not None:
             self._previous_v1 = self._previous_v1[rows]
+
+    def state(self) -> dict[str, Tensor]:
+        """What the next measurement starts from, by name; `restore` takes it."""
+        found = {f"block.{kind}": block for kind, block in self._blocks.items()}
+        if self._previous_v1 is not None:
+            found["previous_v1"] = self._previous_v1
+        return found | {"generators": torch.stack([generator.get_state() for generator in self._generators])}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on as the follower of the same networks that had this state."""
+        device = self.initial.device
+        self._blocks = {
+            kind: state[f"block.{kind}"].to(device, copy=True) for kind in KINDS if f"block.{kind}" in state
+        }
+        self._previous_v1 = state["previous_v1"].to(device, copy=True) if "previous_v1" in state else None
+        for generator, numbers in zip(self._generators, state["generators"], strict=True):
+            generator.set_state(numbers.clone())
 
     def measure(
         self,
@@ -176,7 +194,7 @@ class Follower:
         if self._previous_v1 is None:
             reasons["drift"] = "no earlier snapshot"
         # A layer without a unique v1 leaves its next drift undefined: NaN is carried on, not a stale vector.
-        self._previous_v1 = torch.where(certain[..., None], v1, torch.nan)
+        self._previous_v1 = torch.where(certain[..., None], v1, torch.nan).contiguous()
         if full is not None:
             scalars["weight_v_weighted"] = continuity.weighted_alignment(full.right, full.singular_values).mean(-1)
             scalars["weight_u_weighted"] = continuity.weighted_alignment(full.left, full.singular_values).mean(-1)

@@ -10,24 +10,39 @@ from geocont.events import Event, NetworkDiverged, NetworkFinished, NetworkProgr
 
 _REPORT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
+AHEAD = 2
+"""So many slices a worker may be ahead of who pulls."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one slice of work did: events in order, where its networks are now, and seconds and steps that it took."""
+    """What one slice of work did: events in order, where its networks are now, and seconds and steps that it took.
+
+    `earlier_steps` are those that an interrupted process did.
+    """
 
     events: tuple[Event, ...]
     positions: tuple[NetworkProgress, ...]
     training_seconds: float
     probe_seconds: float
     network_steps: int
+    earlier_steps: int = 0
 
 
-def report(slices: Iterator[Slice | None]) -> Iterator[Event]:
-    """The events of all slices, a Progress about every second and wherever None asks for one, and RunFinished."""
+def report(
+    slices: Iterator[Slice | None],
+    *,
+    training_seconds: float = 0.0,
+    probe_seconds: float = 0.0,
+    earlier_steps: int = 0,
+) -> Iterator[Event]:
+    """The events of all slices, a Progress about every second and wherever None asks for one, and RunFinished.
+
+    The numbers are what was there before the slices.
+    """
     clock = _Clock()
     rates: deque[tuple[float, int]] = deque(maxlen=16)
     moved: dict[tuple[str, int], NetworkProgress] = {}
-    training = probing = reported = 0.0
+    training, probing, reported = training_seconds, probe_seconds, 0.0
     steps = 0
 
     def progress() -> Progress:
@@ -39,6 +54,8 @@ def report(slices: Iterator[Slice | None]) -> Iterator[Event]:
             elapsed=elapsed,
             steps_per_second=(steps_now - steps_then) / (now - earlier) if now > earlier else None,
             probe_share=probing / (training + probing) if training else None,
+            training_seconds=training,
+            probe_seconds=probing,
         )
 
     for part in slices:
@@ -47,6 +64,7 @@ def report(slices: Iterator[Slice | None]) -> Iterator[Event]:
             training += part.training_seconds
             probing += part.probe_seconds
             steps += part.network_steps
+            earlier_steps += part.earlier_steps
             moved |= {(position.variant, position.seed): position for position in part.positions}
             for event in part.events:
                 if isinstance(event, NetworkFinished | NetworkDiverged):
@@ -67,7 +85,7 @@ def report(slices: Iterator[Slice | None]) -> Iterator[Event]:
         elapsed=clock.elapsed,
         training_seconds=training,
         probe_seconds=probing,
-        network_steps=steps,
+        network_steps=earlier_steps + steps,
     )
 
 

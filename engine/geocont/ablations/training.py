@@ -11,9 +11,9 @@ import math
 import platform
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -22,9 +22,9 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from geocont import devices, spectra
-from geocont.ablations import datasets, probes, products, residual_mlp
+from geocont.ablations import checkpoints, datasets, probes, products, residual_mlp
 from geocont.ablations.experiment import SGD, Adam, Experiment, Initialization, Probes, Variant
-from geocont.ablations.slices import Slice, report
+from geocont.ablations.slices import AHEAD, Slice, report
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -33,6 +33,7 @@ from geocont.events import (
     NetworkFinished,
     NetworkPlan,
     NetworkProgress,
+    Probe,
     RunStarted,
 )
 
@@ -44,11 +45,20 @@ _KEPT_DRAWS = 2
 _STREAMS_PER_SEED = 2**20
 _PARAMETER_STREAM, _PROBE_STREAM, _FIRST_EPOCH_STREAM = 0, 1, 2
 
+# What a stack counts since the latest probe, and its latest losses.
+_SUMS = ("loss_sum", "correct_sum", "batches", "losses")
+
 
 @dataclass(frozen=True)
-class _Network:
+class Network:
+    """A variant from one seed."""
+
     variant: Variant
     seed: int
+
+    @property
+    def key(self) -> checkpoints.Network:
+        return self.variant.name, self.seed
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
     """
     workshop = Workshop(experiment, device)
     yield from workshop.introduction()
-    yield from report(workshop.slices(experiment.networks, threading.Event()))
+    yield from report(workshop.slices(workshop.stacks(experiment.networks), threading.Event()))
 
 
 class Workshop:
@@ -108,20 +118,95 @@ class Workshop:
         text = f"{len(started.networks)} networks, {len(self._images.train)} training images, {described}"
         return started, Message(level="info", text=text, time=time.time())
 
-    def slices(self, networks: Sequence[tuple[Variant, int]], stop: threading.Event) -> Iterator[Slice]:
-        """Train these networks (variant and seed), the least advanced stack first, until all are done or `stop`."""
-        waiting = _stacks(networks, self._images, self._experiment.probes, self.device)
+    def stacks(self, networks: Sequence[tuple[Variant, int]]) -> list["StackTraining"]:
+        """These networks (variant and seed) in stacks, to be trained from the beginning."""
+        return _stacks(networks, self._images, self._experiment, self.device)
+
+    def continued(
+        self,
+        networks: Sequence[tuple[Variant, int]],
+        probed: Mapping[checkpoints.Network, set[int]],
+        kept: checkpoints.Checkpoints,
+    ) -> tuple[list["StackTraining"], list[Slice]]:
+        """These networks in stacks, each from its newest checkpoint that fits, and slices that say where they are.
+
+        `probed` are the steps at which they have been measured. What fits nowhere begins anew.
+        """
+        by_name = {(variant.name, seed): (variant, seed) for variant, seed in networks}
+        stacks: list[StackTraining] = []
+        slices: list[Slice] = []
+        anew: list[checkpoints.Network] = []
+        for group in self.stacks(networks):
+            for stored, names in kept.choose([network.key for network in group.networks], probed):
+                if stored is None:
+                    anew += names
+                    continue
+                try:
+                    stack = self._restored(group, stored, names)
+                except InputError as error:
+                    kept.problems.append(
+                        f"the checkpoint {stored.path.name} is not used ({error}): training begins anew"
+                    )
+                    anew += names
+                    continue
+                stacks.append(stack)
+                slices.append(
+                    Slice(
+                        events=tuple(event for event in stored.facts.events if _network_of(event) in names),
+                        positions=tuple(stack.positions()),
+                        training_seconds=0.0,
+                        probe_seconds=0.0,
+                        network_steps=0,
+                        earlier_steps=stack.step * len(stack.networks),
+                    )
+                )
+        stacks += self.stacks([by_name[name] for name in anew])
+        return stacks, [*(_said(problem) for problem in kept.problems), *slices]
+
+    def _restored(
+        self, group: "StackTraining", stored: checkpoints.Stored, names: Sequence[checkpoints.Network]
+    ) -> "StackTraining":
+        """The networks `names` of a checkpoint as a stack. Raises InputError where it is not what it should be."""
+        variants = {(variant.name, seed): variant for variant, seed in self._experiment.networks}
+        networks = [Network(variants[name], name[1]) for name in stored.facts.networks]
+        stack = StackTraining(
+            stored.facts.stack, networks, self._images, self._experiment.probes, self.device, group.draw
+        )
+        try:
+            stack.restore(stored.facts.step, checkpoints.read(stored))
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise InputError(f"it does not fit: {str(error).splitlines()[0]}", "") from error
+        if len(names) < len(networks):
+            stack.keep([row for row, network in enumerate(networks) if network.key in names])
+        return stack
+
+    def slices(
+        self,
+        stacks: Sequence["StackTraining"],
+        stop: threading.Event,
+        kept: checkpoints.Checkpoints | None = None,
+    ) -> Iterator[Slice]:
+        """Train these stacks, the least advanced first, until all are done or `stop`.
+
+        With `kept` checkpoints are written now and then, and after `stop`.
+        """
+        waiting = list(stacks)
+        # As many as may not have been journaled when this process or its parent is killed.
+        recent: deque[tuple[StackTraining, tuple[Event, ...]]] = deque(maxlen=AHEAD + 2)
+        over: list[StackTraining] = []
+        is_warned = False
         while waiting and not stop.is_set():
             stack = min(waiting, key=lambda candidate: candidate.progress)
             before = (stack.training_seconds, stack.probe_seconds, stack.network_steps)
             with _one_thread(self.device):
                 try:
-                    events = stack.advance(_SLICE_SECONDS, stop)
+                    events = tuple(stack.advance(_SLICE_SECONDS, stop))
                 except Exception as error:
                     _explain(error, stack)
                     raise
+            recent.append((stack, events))
             yield Slice(
-                events=tuple(events),
+                events=events,
                 positions=tuple(stack.positions()),
                 training_seconds=stack.training_seconds - before[0],
                 probe_seconds=stack.probe_seconds - before[1],
@@ -129,6 +214,45 @@ class Workshop:
             )
             if not stack.networks:
                 waiting.remove(stack)
+                over.append(stack)
+            if kept is None:
+                continue
+            for gone in [gone for gone in over if not any(gone is one for one, _ in recent)]:
+                kept.forget(gone.number)
+                over.remove(gone)
+            if stack.networks and kept.is_due(stack.number):
+                try:
+                    _keep(kept, stack, recent)
+                except OSError as error:
+                    if not is_warned:
+                        is_warned = True
+                        yield _said(
+                            f"checkpoints cannot be written ({error.strerror or error}): the training goes on without"
+                        )
+        if kept is not None:
+            for stack in waiting:
+                # Who stops does not wait for a disk that is full.
+                with suppress(OSError):
+                    _keep(kept, stack, recent)
+
+
+def _keep(
+    kept: checkpoints.Checkpoints, stack: "StackTraining", recent: Iterable[tuple["StackTraining", tuple[Event, ...]]]
+) -> None:
+    if stack.step > stack.kept_step:
+        names = [network.key for network in stack.networks]
+        events = [event for one, part in recent if one is stack for event in part if _network_of(event) in names]
+        kept.write(stack.number, stack.step, names, stack.state(), events)
+        stack.kept_step = stack.step
+
+
+def _network_of(event: Event) -> checkpoints.Network | None:
+    return (event.variant, event.seed) if isinstance(event, Probe | NetworkFinished | NetworkDiverged) else None
+
+
+def _said(text: str) -> Slice:
+    message = Message(level="warning", text=text, time=time.time())
+    return Slice(events=(message,), positions=(), training_seconds=0.0, probe_seconds=0.0, network_steps=0)
 
 
 @contextmanager
@@ -181,22 +305,31 @@ def _draw(
     initialization: Initialization, shape: residual_mlp.Shape, seed: int
 ) -> tuple[Float[Tensor, " parameter"], spectra.Triplets]:
     """The initial parameters of a network and the decompositions of its hidden weights (leading dimension 1)."""
-    generator = torch.Generator().manual_seed(seed * _STREAMS_PER_SEED + _PARAMETER_STREAM)
-    parameters = residual_mlp.initial_parameters(initialization, shape, generator)
+    parameters = _initial_parameters(initialization, shape, seed)
     return parameters, spectra.exact(residual_mlp.blocks(parameters[None], shape)["hidden_weight"])
 
 
+def _initial_parameters(
+    initialization: Initialization, shape: residual_mlp.Shape, seed: int
+) -> Float[Tensor, " parameter"]:
+    generator = torch.Generator().manual_seed(seed * _STREAMS_PER_SEED + _PARAMETER_STREAM)
+    return residual_mlp.initial_parameters(initialization, shape, generator)
+
+
 def _stacks(
-    networks: Sequence[tuple[Variant, int]], images: _DeviceImages, settings: Probes, device: torch.device
+    networks: Sequence[tuple[Variant, int]], images: _DeviceImages, experiment: Experiment, device: torch.device
 ) -> list["StackTraining"]:
     """One network a stack on a CPU, all of a shape in one stack elsewhere."""
     # Variants trained from one seed start from the same weights: what is known of them is found once.
     draw = functools.lru_cache(maxsize=_KEPT_DRAWS)(_draw)
-    groups: dict[object, list[_Network]] = defaultdict(list)
-    for index, network in enumerate(_Network(variant, seed) for variant, seed in networks):
+    groups: dict[object, list[Network]] = defaultdict(list)
+    for index, network in enumerate(Network(variant, seed) for variant, seed in networks):
         shape = residual_mlp.shape_of(network.variant, images.train.shape[1], images.classes)
         groups[index if device.type == "cpu" else shape].append(network)
-    return [StackTraining(group, images, settings, device, draw) for group in groups.values()]
+    places = {(variant.name, seed): place for place, (variant, seed) in enumerate(experiment.networks)}
+    return [
+        StackTraining(places[group[0].key], group, images, experiment.probes, device, draw) for group in groups.values()
+    ]
 
 
 class StackTraining:
@@ -204,15 +337,18 @@ class StackTraining:
 
     def __init__(
         self,
-        networks: list[_Network],
+        number: int,
+        networks: list[Network],
         images: _DeviceImages,
         settings: Probes,
         device: torch.device,
         draw: Callable[..., tuple[Tensor, spectra.Triplets]],
     ) -> None:
-        self._draw = draw
+        """`number` names the stack: the place of its first network in the experiment."""
+        self.number = number
+        self.draw = draw
         self.networks = networks
-        self.step = 0
+        self.step = self.kept_step = 0
         self.training_seconds = 0.0
         self.probe_seconds = 0.0
         self.evaluation_seconds = 0.0
@@ -228,13 +364,20 @@ class StackTraining:
     def _start(self) -> None:
         """Draw the parameters: here, not at construction, so that hundreds of waiting networks need no memory."""
         began = time.perf_counter()
-        drawn = [self._draw(network.variant.initialization, self.shape, network.seed) for network in self.networks]
+        drawn = [self.draw(network.variant.initialization, self.shape, network.seed) for network in self.networks]
         self.probe_seconds += time.perf_counter() - began
         flat = torch.stack([parameters for parameters, _ in drawn]).to(self._device)
         self._place(residual_mlp.blocks(flat, self.shape))
-        self._follower = probes.Follower(
+        self._follow(
             self._hidden.transpose(0, 1).to(self._probe_device, copy=True),
             spectra.concatenate([triplets for _, triplets in drawn], self._probe_device),
+        )
+
+    def _follow(self, initial: Float[Tensor, "network layer d d"], triplets: spectra.Triplets | None) -> None:
+        """Begin to measure and to count."""
+        self._follower = probes.Follower(
+            initial,
+            triplets,
             [network.seed * _STREAMS_PER_SEED + _PROBE_STREAM for network in self.networks],
             self._settings,
         )
@@ -243,9 +386,49 @@ class StackTraining:
         self._diverged_at = torch.full((len(self.networks),), -1, device=self._device)
         self._losses = torch.full((len(self.networks),), torch.nan, device=self._device)
         self._factors = torch.full_like(self._losses, torch.nan)
-        self._epoch = -1
+        # Drawn anew at the next step.
+        self._epoch, self._orders = -1, torch.empty((len(self.networks), 0), dtype=torch.int64)
         self._plan_probes()
         self._started = True
+
+    def state(self) -> dict[str, Tensor]:
+        """What the next step needs beside seeds, by name, between two steps; `restore` takes it."""
+        # A sum is the same whenever its parts are added, as long as their order is.
+        self._hidden_gradients.settle()
+        found = {f"parameter.{name}": value for name, value in self._parameters().items()}
+        found["cumulative"] = self._hidden_gradients.totals
+        for number, (states, _) in enumerate(self._optimizer_states()):
+            for index, state in enumerate(states):
+                found |= {f"optimizer.{number}.{index}.{name}": value for name, value in state.items()}
+        found |= {f"follower.{name}": value for name, value in self._follower.state().items()}
+        return found | {name: getattr(self, f"_{name}") for name in _SUMS}
+
+    def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
+        """Go on after `step` updates as the stack of the same networks that had this state.
+
+        Raises:
+            KeyError, RuntimeError, ValueError: it is the state of other networks.
+        """
+        # Copies: what was read lies in memory as it lay in the file.
+        self._place({name: state[f"parameter.{name}"].to(self._device, copy=True) for name in self.shape.layout})
+        drawn = [
+            _initial_parameters(network.variant.initialization, self.shape, network.seed) for network in self.networks
+        ]
+        initial = residual_mlp.blocks(torch.stack(drawn), self.shape)["hidden_weight"]
+        self._follow(initial.to(self._probe_device, copy=True), None)
+        self._follower.restore(_under("follower.", state))
+        self._hidden_gradients.totals.copy_(state["cumulative"])
+        for number, optimizer in enumerate(self._optimizers):
+            for group in optimizer.param_groups:
+                for index, parameter in enumerate(group["params"]):
+                    found = _under(f"optimizer.{number}.{index}.", state)
+                    if found:
+                        optimizer.state[parameter] = {
+                            name: value.to(self._device, copy=True) for name, value in found.items()
+                        }
+        for name in _SUMS:
+            getattr(self, f"_{name}").copy_(state[name])
+        self.step = self.kept_step = step
 
     def _place(self, parameters: dict[str, Tensor]) -> None:
         """Take `parameters` ([network, *block] by name) as leaves for autograd, with gradients and optimisers.
@@ -307,8 +490,9 @@ class StackTraining:
             if probing:
                 events += self._freeze_diverged()
                 events += self._probe()
-                events += self._finish(stop)
-            if self.networks and not stop.is_set():
+                events += self._finish()
+            # A step that was begun is ended, so that a checkpoint lies between two.
+            if self.networks:
                 self._update()
             if probing or time.perf_counter() - began > seconds:
                 break
@@ -410,7 +594,7 @@ class StackTraining:
         self.probe_seconds += time.perf_counter() - began
         return events
 
-    def _finish(self, stop: threading.Event) -> list[Event]:
+    def _finish(self) -> list[Event]:
         """Evaluate the networks that have done their steps on the test set and let them go."""
         done = [row for row, network in enumerate(self.networks) if network.variant.steps == self.step]
         if not done:
@@ -422,8 +606,6 @@ class StackTraining:
         total = len(self._images.test)
         with torch.no_grad():
             for start in range(0, total, _EVALUATION_IMAGES):
-                if stop.is_set():
-                    return []
                 part = slice(start, start + _EVALUATION_IMAGES)
                 images = residual_mlp.standardize(self._images.test[part], self._images.mean, self._images.std)
                 images = images.expand(len(self.networks), *images.shape)
@@ -442,7 +624,7 @@ class StackTraining:
             )
             for row in done
         ]
-        self._keep(rest)
+        self.keep(rest)
         self.evaluation_seconds += time.perf_counter() - began
         return events
 
@@ -463,10 +645,10 @@ class StackTraining:
             )
             for row in gone
         ]
-        self._keep([row for row in range(len(self.networks)) if row not in gone])
+        self.keep([row for row in range(len(self.networks)) if row not in gone])
         return events
 
-    def _keep(self, rows: list[int]) -> None:
+    def keep(self, rows: list[int]) -> None:
         """Go on with these networks only; parameters, gradients and optimiser states stay as they are."""
         # Of every network one dict a parameter, by the optimiser's names; counters have no network dimension.
         states = [
@@ -523,6 +705,10 @@ class StackTraining:
         del self._hidden, self._hidden_gradients, self._leaves, self._follower, self._orders
         self._optimizers = []
         self._losses = self._losses[:0]
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _leaf(value: Tensor, gradient: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """A process that trains its share of an experiment's networks for `crew`: `python -m geocont.ablations.worker`.
 
-It talks in JSON lines. In: a Task, a Share, then one empty line for each slice of work that has been taken; where the
-input ends, because who began it has closed it or is gone, the process ends. Out: a Ready, then a Done for each slice
-until all is trained, or a Failure.
+It talks in JSON lines. In: a Task, a Share, then one empty line for each slice of work that has been taken. Where the
+line STOP comes, it writes its checkpoints and ends; where the input ends without it, because who began it is gone, the
+process ends at once. Out: a Ready, then a Done for each slice until all is trained, or a Failure.
 """
 
 import os
@@ -11,11 +11,17 @@ import signal
 import sys
 import threading
 import traceback
+from itertools import chain
+from pathlib import Path
 
 import msgspec
 
 from geocont.ablations import crew
+from geocont.ablations.slices import Slice
 from geocont.errors import GeocontError, InputError
+
+# For tests: seconds between two checkpoints of a stack.
+_SECONDS = "GEOCONT_CHECKPOINT_SECONDS"
 
 
 def main() -> None:
@@ -28,9 +34,10 @@ def main() -> None:
     # Whatever a library prints does not get among the answers.
     os.dup2(2, 1)
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    keeping, stop = threading.Event(), threading.Event()
+    threading.Thread(target=_listen, args=(lines, keeping, stop), daemon=True).start()
     try:
-        _work(lines, answers)
+        _work(lines, answers, keeping, stop)
     except GeocontError as error:
         kind = "input" if isinstance(error, InputError) else "job"
         _answer(answers, crew.Failure(kind=kind, problem=str(error), remedy=error.remedy))  # type: ignore[arg-type]
@@ -41,10 +48,16 @@ def main() -> None:
     os._exit(0)
 
 
-def _listen(lines: "queue.SimpleQueue[bytes]") -> None:
+def _listen(lines: "queue.SimpleQueue[bytes]", keeping: threading.Event, stop: threading.Event) -> None:
+    """Hand the lines on; end the process where they end, unless it is `keeping` what it has because of `stop`."""
     for line in sys.stdin.buffer:
+        if line.strip() == crew.STOP:
+            stop.set()
+            if not keeping.is_set():
+                os._exit(0)
         lines.put(line)
-    os._exit(0)
+    if not stop.is_set():
+        os._exit(0)
 
 
 def _answer(answers: int, answer: crew.Ready | crew.Done | crew.Failure) -> None:
@@ -53,10 +66,11 @@ def _answer(answers: int, answer: crew.Ready | crew.Done | crew.Failure) -> None
         rest = rest[os.write(answers, rest) :]
 
 
-def _work(lines: "queue.SimpleQueue[bytes]", answers: int) -> None:
+def _work(lines: "queue.SimpleQueue[bytes]", answers: int, keeping: threading.Event, stop: threading.Event) -> None:
     task = msgspec.json.decode(lines.get(), type=crew.Task)
     # Here, so that the process listens while torch is loaded.
     from geocont import devices
+    from geocont.ablations.checkpoints import Checkpoints
     from geocont.ablations.training import Workshop
 
     workshop = Workshop(task.experiment, task.device)
@@ -64,8 +78,21 @@ def _work(lines: "queue.SimpleQueue[bytes]", answers: int) -> None:
     _answer(answers, crew.Ready(started, message, devices.worker_count(workshop.device)))
     share = msgspec.json.decode(lines.get(), type=crew.Share)
     networks = [task.experiment.networks[place] for place in share.networks]
-    for count, part in enumerate(workshop.slices(networks, threading.Event())):
-        if count >= crew.AHEAD:
+    kept: Checkpoints | None = None
+    known: list[Slice] = []
+    if share.checkpoints is None:
+        stacks = workshop.stacks(networks)
+    else:
+        seconds = os.environ.get(_SECONDS)
+        kept = Checkpoints(Path(share.checkpoints), task.experiment, float(seconds) if seconds else None)
+        kept.clean()
+        probed = {
+            (variant.name, seed): set(steps) for (variant, seed), steps in zip(networks, share.probed, strict=True)
+        }
+        stacks, known = workshop.continued(networks, probed, kept)
+        keeping.set()
+    for count, part in enumerate(chain(known, workshop.slices(stacks, stop, kept))):
+        if count >= crew.AHEAD and not stop.is_set():
             lines.get()
         _answer(answers, crew.Done(part))
 
