@@ -220,7 +220,7 @@ def _refusal(error: Exception, source: _Source) -> InputError:
         case OfflineModeIsEnabled():
             return InputError(
                 f"{repo} is not in the hub cache, and HF_HUB_OFFLINE is set",
-                f"Unset HF_HUB_OFFLINE, or run this where there is a network: hf download {repo}.{_nearby(repo)}",
+                f'Unset HF_HUB_OFFLINE, or run "hf download {repo}" where there is a network.{_nearby(repo)}',
             )
         case HfHubHTTPError():
             status = error.response.status_code
