@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "geocont-tui"
 _DONE, _FAILED, _WRONG_USAGE = 0, 1, 2  # terminal.ExitCode, which would import rich
+_ENDED = (129, 143)  # by SIGHUP, SIGTERM
 
 app = typer.Typer(
     name=PROGRAM,
@@ -72,8 +73,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted, 143 ended."""
     try:
-        # Typer itself turns Ctrl-C into 130.
-        code: int | None = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+        return _execute(arguments)
     except TyperException as error:
         return _explain_usage(error)
     except GeocontError as error:
@@ -85,6 +85,12 @@ def run(arguments: list[str]) -> int:
             raise
         problem = f"{type(error).__name__}: {error}"
         return _complain(problem, "report this as a bug, with what --debug prints", _FAILED)
+
+
+def _execute(arguments: list[str]) -> int:
+    """Run a command; its errors go on."""
+    # Typer itself turns Ctrl-C into 130.
+    code: int | None = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     return code or _DONE
 
 
@@ -92,8 +98,10 @@ def run(arguments: list[str]) -> int:
 def _program(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+) -> int:
     """Watch the leading singular vectors of adjacent layers align, or fail to: in training and in pretrained models.
+
+    Without a command, in a terminal: the home screen, with the runs there are and what can be started.
 
     Progress goes to stderr, data to stdout. Exit codes: 0 done, 1 failed, 2 wrong usage or input, 130 interrupted,
     143 terminated.
@@ -101,8 +109,37 @@ def _program(
     if version:
         print(f"{PROGRAM} {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+    if context.invoked_subcommand is not None:
+        return _DONE
+    if _is_on_screen(None):
+        return _come_home()
+    print(context.get_help())
+    return _DONE
+
+
+def _come_home() -> int:
+    """Show the home screen, do what is chosen there, and come back until the user quits."""
+    settings = _prepared(None, None, False)
+
+    from geocont_tui.home import Open, run_home
+
+    said = None
+    while True:
+        left = run_home(settings, said=said)
+        settings, said = left.settings, None
+        if left.choice is None:
+            return left.code
+        chosen = ["watch", str(left.choice.folder)] if isinstance(left.choice, Open) else list(left.choice.arguments)
+        try:
+            code = _execute(chosen)
+        except GeocontError as error:
+            said = (str(error), error.remedy)
+        except TyperException as error:
+            said = (error.format_message(), f"{PROGRAM} --help")
+        else:
+            # There is no home on a terminal that is lost, or for a process that was told to end.
+            if code in _ENDED or not _is_on_screen(None):
+                return code
 
 
 @app.command(short_help="Train the variants of an experiment.")

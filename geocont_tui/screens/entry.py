@@ -69,6 +69,10 @@ class Entry(ModalScreen[str | None]):
     def on_input_changed(self) -> None:
         self._suggest()
 
+    def on_input_submitted(self) -> None:
+        # The field takes this key itself, in turn with what was typed before it.
+        self.action_enter()
+
     def _suggest(self) -> None:
         self._suggestions = self._complete(self._typed) if self._complete else ()
         self._selected = None

@@ -1,0 +1,107 @@
+"""`geocont-tui` alone in a real terminal: the home screen comes, answers, and gives the terminal back."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import synthetic
+from geocont.runs import Recording
+from test_screen_in_a_terminal import PATIENCE, Terminal, given_back
+
+# Longer than from one look at the runs to the next.
+QUIET_SECONDS = 4.0
+COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
+
+
+@contextmanager
+def home(folder: Path, **variables: str) -> Iterator[Terminal]:
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    variables = {"XDG_DATA_HOME": str(folder), "HF_HUB_CACHE": str(folder / "cache"), **variables}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "geocont_tui"],
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **variables},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(child)
+    terminal = Terminal(parent, process)
+    try:
+        yield terminal
+    finally:
+        process.kill()
+        process.wait()
+        terminal.hang_up()
+
+
+def test_it_comes_and_goes_with_no_color_as_asked(tmp_path):
+    with home(tmp_path, NO_COLOR="1") as terminal:
+        terminal.read_until(b"There are no runs yet.")
+        terminal.read_until(b"residual connections")
+        os.write(terminal.parent, b"q")
+        assert terminal.end() == 0
+        assert given_back(terminal.written)
+        assert b"Traceback" not in terminal.written
+        assert not COLOUR.search(terminal.written)
+
+
+def test_sigterm_gives_the_terminal_back(tmp_path):
+    with home(tmp_path) as terminal:
+        terminal.read_until(b"There are no runs yet.")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 143
+        assert given_back(terminal.written)
+
+
+def test_a_terminal_that_goes_away_ends_it(tmp_path):
+    with home(tmp_path) as terminal:
+        terminal.read_until(b"There are no runs yet.")
+        terminal.hang_up()
+        assert terminal.process.wait(PATIENCE) == 129
+
+
+def test_a_model_that_there_is_not_is_explained_at_home(tmp_path):
+    with home(tmp_path) as terminal:
+        terminal.read_until(b"There are no runs yet.")
+        os.write(terminal.parent, b"a")
+        terminal.read_until(b"take it")
+        os.write(terminal.parent, b"/nowhere/at/all\r")
+        terminal.read_until(b"that did not work")
+        terminal.read_until(b"/nowhere/at/all")
+        terminal.written = b""
+        os.write(terminal.parent, b"\r")
+        terminal.read_until(b"quit")
+        os.write(terminal.parent, b"q")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_while_nothing_happens_nothing_is_sent(tmp_path, count):
+    for number in range(count):
+        folder = tmp_path / "geocont-tui" / "runs" / f"2026-01-0{number + 1}T00-00-00_run"
+        folder.mkdir(parents=True)
+        for _ in Recording(synthetic.events(), folder):
+            pass
+    with home(tmp_path) as terminal:
+        terminal.read_until(b"residual connections")
+        terminal.read_until(b"2026-01-03" if count else b"There are no runs yet.")
+        # Until the first paint is over.
+        while select.select([terminal.parent], [], [], 1.5)[0]:
+            os.read(terminal.parent, 65536)
+        deadline = time.monotonic() + QUIET_SECONDS
+        assert not select.select([terminal.parent], [], [], max(deadline - time.monotonic(), 0))[0]
