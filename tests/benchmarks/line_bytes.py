@@ -44,7 +44,10 @@ class Terminal:
         data, end = b"", time.perf_counter() + seconds
         while (rest := end - time.perf_counter()) > 0:
             if select.select([self.fd], [], [], rest)[0]:
-                chunk = os.read(self.fd, 65536)
+                try:
+                    chunk = os.read(self.fd, 65536)
+                except OSError:
+                    raise SystemExit(f"the program ended; the last it said was {data[-500:]!r}") from None
                 os.write(self.fd, CURSOR_TOLD * chunk.count(CURSOR_ASKED))
                 data += chunk
         return data
