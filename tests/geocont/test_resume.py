@@ -5,15 +5,21 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import pytest
-from geocont import runs
-from geocont.ablations import crew
+from geocont import journal, runs
+from geocont.ablations import crew, training
+from geocont.ablations.checkpoints import Checkpoints
 from geocont.ablations.experiment import SGD, Adam, Data, Experiment, Normal, Probes, Variant
+from geocont.ablations.slices import report
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -25,27 +31,47 @@ from geocont.events import (
     RunFinished,
     RunStarted,
 )
-from geocont.run_lock import holder
+from geocont.run_lock import RunLock, holder
 
 ROUNDS = 22
 
 
 def variant(name: str, **changes) -> Variant:
-    small = {"depth": 3, "width": 16, "batch_size": 32, "initialization": Normal(std=0.1), "steps": 240}
+    small = {"depth": 3, "width": 16, "batch_size": 32, "initialization": Normal(std=0.1), "steps": 120}
     return Variant(name=name, **small | changes)
 
 
-TINY = Experiment(
-    name="tiny",
-    seeds=1,
-    data=Data(images=500),
-    probes=Probes(leading=4, interval=7, exact=5),
-    variants=(
-        variant("adam", activation="radial", optimizer=Adam(gradient_clip=0.5)),
-        variant("momentum", bias=True, optimizer=SGD(learning_rate=0.01, momentum=0.9)),
-        variant("plain", activation="tanh", residual=False, optimizer=SGD(learning_rate=0.01, momentum=0.0), steps=120),
-    ),
-)
+def write_images(folder: Path) -> str:
+    """A data set of a few small random images: what is read must not take longer than what is trained."""
+    numbers = random.Random(0)
+    for name, count in (("train", 300), ("t10k", 50)):
+        images = bytes([0, 0, 8, 3]) + b"".join(size.to_bytes(4, "big") for size in (count, 6, 6))
+        labels = bytes([0, 0, 8, 1]) + count.to_bytes(4, "big")
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(images + numbers.randbytes(count * 36))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(labels + bytes(place % 3 for place in range(count)))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Experiment:
+    return Experiment(
+        name="tiny",
+        seeds=1,
+        data=Data(path=write_images(tmp_path_factory.mktemp("images"))),
+        probes=Probes(leading=4, interval=15, exact=3),
+        variants=(
+            variant("adam", activation="radial", optimizer=Adam(gradient_clip=0.5)),
+            variant("momentum", bias=True, optimizer=SGD(learning_rate=0.01, momentum=0.9)),
+            variant("plain", activation="tanh", residual=False, optimizer=SGD(momentum=0.0), steps=60),
+        ),
+    )
+
+
+@pytest.fixture(autouse=True)
+def one_worker(monkeypatch) -> None:
+    """What takes the time is its start."""
+    monkeypatch.setattr(crew, "_cores", lambda: 1)
+
 
 # What the program does with a run: begin it, or go on with it.
 PROGRAM = """
@@ -64,10 +90,10 @@ with runs.Recording(crew.train(found.experiment, "cpu", folder), folder, resume=
 
 
 @pytest.fixture(scope="module")
-def reference() -> dict[tuple, Event]:
+def reference(tiny) -> dict[tuple, Event]:
     """What is measured without an interruption, in this process's children."""
-    found = measured(crew.train(TINY, "cpu"))
-    assert len(found) > 40
+    found = measured(crew.train(tiny, "cpu"))
+    assert len(found) > 25
     return found
 
 
@@ -123,15 +149,15 @@ def kill_a_worker(process: subprocess.Popen[bytes]) -> None:
     os.kill(workers[0] if workers else process.pid, signal.SIGKILL)
 
 
-def kill_and_go_on(parent: Path, seed: int) -> list[Path]:
+def kill_and_go_on(parent: Path, tiny: Experiment, seed: int) -> list[Path]:
     """Kill a run, go on with it and kill it again, and the same with another one when it is done; those that are."""
     chance = random.Random(seed)
     kills, done = 0, []
-    folder = runs.create_run_folder(TINY, parent)
+    folder = runs.create_run_folder(tiny, parent)
     while kills < ROUNDS // 2 or not done:
         with begin(folder) as process:
             # Most of the lines are measurements; some kills come before the first of them, some after the last.
-            if read_some(process, chance.randint(1, 30)):
+            if read_some(process, chance.randint(1, 14)):
                 chance.choice([kill_all, kill_all, kill_the_parent, kill_a_worker])(process)
                 kills += 1
             assert process.stdout is not None
@@ -139,26 +165,26 @@ def kill_and_go_on(parent: Path, seed: int) -> list[Path]:
         finished = [event for event in runs.read_events(folder) if isinstance(event, RunFinished)]
         if finished and finished[-1].status == "done":
             done.append(folder)
-            folder = runs.create_run_folder(TINY, parent)
+            folder = runs.create_run_folder(tiny, parent)
     return done
 
 
-def test_killed_at_random_points_a_run_has_the_numbers_of_one_that_was_not(tmp_path, reference):
+def test_killed_at_random_points_a_run_has_the_numbers_of_one_that_was_not(tiny, tmp_path, reference):
     with ThreadPoolExecutor() as pool:
-        done = [folder for found in pool.map(kill_and_go_on, [tmp_path] * 2, (1, 2)) for folder in found]
+        done = [folder for found in pool.map(kill_and_go_on, [tmp_path] * 2, [tiny] * 2, (1, 2)) for folder in found]
     continued = 0
     for folder in done:
         events = list(runs.read_events(folder))
         assert measured(events) == reference
-        assert events[-1].network_steps == 600
+        assert events[-1].network_steps == 300
         assert not (folder / "checkpoint").exists()
         continued += sum(isinstance(event, RunContinued) for event in events)
     assert continued > len(done)
 
 
-def trained(events, steps: int) -> None:
+def trained(events, steps: int, tiny: Experiment) -> None:
     """Pull until each of the networks has been measured after so many steps."""
-    waiting = {variant.name for variant in TINY.variants}
+    waiting = {variant.name for variant in tiny.variants}
     for event in events:
         if isinstance(event, Probe) and event.step >= steps:
             waiting.discard(event.variant)
@@ -166,10 +192,25 @@ def trained(events, steps: int) -> None:
                 return
 
 
-def test_a_stop_keeps_what_was_trained_and_time_goes_on(tmp_path, reference):
-    folder = runs.create_run_folder(TINY, tmp_path)
-    with runs.Recording(crew.train(TINY, "cpu", folder), folder) as recording:
-        trained(recording, 30)
+def train_here(tiny: Experiment, folder: Path) -> Iterator[Event]:
+    """What `crew.train` yields, from this process, with a checkpoint after each slice of work."""
+    workshop = training.Workshop(tiny, "cpu")
+    yield from workshop.introduction()
+    held = journal.journaled(folder)
+    (share,) = crew._deal(tiny, held, 1, folder / "checkpoint")
+    kept = Checkpoints(folder / "checkpoint", tiny, 0.0)
+    networks = [tiny.networks[place] for place in share.networks]
+    probed = {(variant.name, seed): set(steps) for (variant, seed), steps in zip(networks, share.probed, strict=True)}
+    stacks, known = workshop.continued(networks, probed, kept)
+    yield from report(
+        chain(known, workshop.slices(stacks, threading.Event(), kept)), earlier_steps=sum(held.over.values())
+    )
+
+
+def test_a_stop_keeps_what_was_trained_and_time_goes_on(tiny, tmp_path, reference):
+    folder = runs.create_run_folder(tiny, tmp_path)
+    with runs.Recording(crew.train(tiny, "cpu", folder), folder) as recording:
+        trained(recording, 25, tiny)
     files = sorted(path.name for path in (folder / "checkpoint").iterdir())
     assert len(files) == 3
     assert holder(folder) is None
@@ -177,36 +218,38 @@ def test_a_stop_keeps_what_was_trained_and_time_goes_on(tmp_path, reference):
     assert stopped.status == "stopped"
     before = [event.step for event in runs.read_events(folder) if isinstance(event, Probe)]
 
-    events = list(runs.Recording(crew.train(TINY, "cpu", folder), folder, resume=True))
+    events = list(runs.Recording(crew.train(tiny, "cpu", folder), folder, resume=True))
     assert isinstance(events[0], RunContinued)
     assert events[0].device
     assert not any(isinstance(event, RunStarted) for event in events)
-    assert min(event.step for event in events if isinstance(event, Probe)) > 25, f"begun anew after {before}"
+    assert min(event.step for event in events if isinstance(event, Probe)) > 15, f"begun anew after {before}"
     whole = list(runs.read_events(folder))
     assert measured(whole) == reference
     elapsed = [event.elapsed for event in whole if isinstance(event, Progress | RunFinished) and event.elapsed]
     assert elapsed == sorted(elapsed)
     spent = [event.training_seconds for event in whole if isinstance(event, Progress)]
     assert spent == sorted(spent)
-    assert whole[-1].network_steps == 600
+    assert whole[-1].network_steps == 300
 
 
-def stopped_run(parent: Path) -> Path:
-    folder = runs.create_run_folder(TINY, parent)
-    with runs.Recording(crew.train(TINY, "cpu", folder), folder) as recording:
-        trained(recording, 30)
+def stopped_run(parent: Path, tiny: Experiment) -> Path:
+    folder = runs.create_run_folder(tiny, parent)
+    with runs.Recording(train_here(tiny, folder), folder) as recording:
+        trained(recording, 25, tiny)
     return folder
 
 
-def test_what_does_not_fit_is_said_and_trained_anew(tmp_path, reference):
-    folder = stopped_run(tmp_path)
-    older, torn, alien = sorted((folder / "checkpoint").iterdir())
+def test_what_does_not_fit_is_said_and_trained_anew(tiny, tmp_path, reference):
+    folder = stopped_run(tmp_path, tiny)
+    older, torn, alien, *others = sorted((folder / "checkpoint").iterdir())
+    for path in others:
+        path.unlink()
     older.write_bytes(older.read_bytes().replace(b'\\"format\\":1,', b'\\"format\\":9,'))
     torn.write_bytes(torn.read_bytes()[:-10])
     alien.write_bytes(b"<html>")
     leftover = folder / "checkpoint" / ".0123456789abcdef.tmp"
     leftover.write_bytes(b"half")
-    events = list(runs.Recording(crew.train(TINY, "cpu", folder), folder, resume=True))
+    events = list(runs.Recording(train_here(tiny, folder), folder, resume=True))
     said = [event.text for event in events if isinstance(event, Message) and event.level == "warning"]
     assert any(f"{older.name} is not used (it is of format 9" in text for text in said)
     assert any(f"{torn.name} is not used ({torn.name}: truncated" in text for text in said)
@@ -214,23 +257,23 @@ def test_what_does_not_fit_is_said_and_trained_anew(tmp_path, reference):
     assert measured(runs.read_events(folder)) == reference
 
 
-def test_a_checkpoint_beyond_the_journal_is_not_used(tmp_path, reference):
+def test_a_checkpoint_beyond_the_journal_is_not_used(tiny, tmp_path, reference):
     """A journal that was cut (a full disk, a power cut) has lost measurements: they are made again."""
-    folder = stopped_run(tmp_path)
+    folder = stopped_run(tmp_path, tiny)
     journal = folder / "events.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:8]) + lines[8][:20])
-    events = list(runs.Recording(crew.train(TINY, "cpu", folder), folder, resume=True))
+    events = list(runs.Recording(train_here(tiny, folder), folder, resume=True))
     assert min(event.step for event in events if isinstance(event, Probe)) <= 3
     assert measured(runs.read_events(folder)) == reference
 
 
-def test_a_disk_that_takes_no_checkpoints_is_said_once_and_the_training_goes_on(tmp_path, monkeypatch):
-    folder = runs.create_run_folder(TINY, tmp_path)
+def test_a_disk_that_takes_no_checkpoints_is_said_once_and_the_training_goes_on(tiny, tmp_path, monkeypatch):
+    folder = runs.create_run_folder(tiny, tmp_path)
     (folder / "checkpoint").write_text("in the way")
     monkeypatch.setenv("GEOCONT_CHECKPOINT_SECONDS", "0")
-    monkeypatch.setattr(crew, "_cores", lambda: 2)
-    events = list(crew.train(TINY, "cpu", folder))
+    monkeypatch.setattr(crew, "_cores", lambda: 3)
+    events = list(crew.train(tiny, "cpu", folder))
     said = [event.text for event in events if isinstance(event, Message) and event.level == "warning"]
     assert len(said) == 1
     assert said[0].startswith("checkpoints cannot be written (")
@@ -239,28 +282,19 @@ def test_a_disk_that_takes_no_checkpoints_is_said_once_and_the_training_goes_on(
     assert events[-1].status == "done"
 
 
-def test_of_each_stack_the_last_two_are_kept_until_it_is_over(tmp_path, monkeypatch):
-    monkeypatch.setenv("GEOCONT_CHECKPOINT_SECONDS", "0")
-    folder = runs.create_run_folder(TINY, tmp_path)
-    most: dict[str, int] = {}
-    with closing(crew.train(TINY, "cpu", folder)) as events:
-        for _ in events:
-            counts: dict[str, int] = {}
-            if (folder / "checkpoint").exists():
-                for path in (folder / "checkpoint").glob("*.safetensors"):
-                    stack = path.name.split("-")[0]
-                    counts[stack] = counts.get(stack, 0) + 1
-            most = {stack: max(count, most.get(stack, 0)) for stack, count in (most | counts).items()}
-    assert set(most) == {"0", "1", "2"}
-    # One more between writing and removing.
-    assert set(most.values()) <= {2, 3}
-    assert 2 in most.values()
-    assert not (folder / "checkpoint").exists()
+def test_of_each_stack_the_last_two_are_kept_until_it_is_over(tiny, tmp_path):
+    folder = runs.create_run_folder(tiny, tmp_path)
+    most: Counter[str] = Counter()
+    for _ in train_here(tiny, folder):
+        most |= Counter(path.name.split("-")[0] for path in (folder / "checkpoint").glob("*.safetensors"))
+    assert most == {"0": 2, "1": 2, "2": 2}
+    # What the last slices said may not be journaled yet.
+    assert len(list((folder / "checkpoint").iterdir())) <= 4
 
 
-def test_any_reader_of_the_format_reads_a_checkpoint(tmp_path):
+def test_any_reader_of_the_format_reads_a_checkpoint(tiny, tmp_path):
     safetensors = pytest.importorskip("safetensors")
-    folder = stopped_run(tmp_path)
+    folder = stopped_run(tmp_path, tiny)
     path = folder / "checkpoint" / sorted(path.name for path in (folder / "checkpoint").iterdir())[0]
     with safetensors.safe_open(path, "pt") as file:
         assert file.get_tensor("parameter.hidden_weight").shape == (1, 3, 16, 16)
@@ -271,24 +305,22 @@ def test_any_reader_of_the_format_reads_a_checkpoint(tmp_path):
 # What is refused
 
 
-def test_a_run_that_is_written_is_refused_by_name(tmp_path):
-    folder = runs.create_run_folder(TINY, tmp_path)
-    with begin(folder) as process:
-        read_some(process, 1)
-        with pytest.raises(InputError, match=f"is being written by process {process.pid} on ") as caught:
-            runs.resume_run(folder)
-        assert caught.value.remedy == f"watch it with `geocont-tui watch {folder.name}`"
-        kill_all(process)
-    assert runs.resume_run(folder).experiment == TINY
+def test_a_run_that_is_written_is_refused_by_name(tiny, tmp_path):
+    folder = runs.create_run_folder(tiny, tmp_path)
+    with RunLock(folder), pytest.raises(InputError, match=f"is being written by process {os.getpid()} on ") as caught:
+        runs.resume_run(folder)
+    assert caught.value.remedy == f"watch it with `geocont-tui watch {folder.name}`"
+    assert runs.resume_run(folder).experiment == tiny
 
 
-def test_a_run_that_is_done_and_a_folder_that_is_none_are_refused(tmp_path):
-    short = msgspec.structs.replace(TINY, variants=(variant("a", steps=1),))
-    folder = runs.create_run_folder(short, tmp_path)
-    list(runs.Recording(crew.train(short, "cpu", folder), folder))
+def test_a_run_that_is_done_and_a_folder_that_is_none_are_refused(tiny, tmp_path):
+    folder = runs.create_run_folder(tiny, tmp_path)
+    list(runs.Recording(iter([RunFinished(status="done", time=0.0)]), folder))
+    start = msgspec.json.encode(next(train_here(tiny, folder))) + b"\n"
+    (folder / "events.jsonl").write_bytes(start + (folder / "events.jsonl").read_bytes())
     with pytest.raises(InputError, match="is done"):
         runs.resume_run(folder)
-    job = crew.train(short, "cpu", folder)
+    job = train_here(tiny, folder)
     with pytest.raises(InputError, match="is done"):
         runs.Recording(job, folder, resume=True)
     assert next(job, None) is None, "the job is not released"
@@ -298,13 +330,13 @@ def test_a_run_that_is_done_and_a_folder_that_is_none_are_refused(tmp_path):
         runs.resume_run(tmp_path / "other")
 
 
-def test_a_failed_run_can_be_gone_on_with(tmp_path, reference):
-    folder = runs.create_run_folder(TINY, tmp_path)
+def test_a_failed_run_can_be_gone_on_with(tiny, tmp_path, reference):
+    folder = runs.create_run_folder(tiny, tmp_path)
 
     def failing():
-        with closing(crew.train(TINY, "cpu", folder)) as events:
+        with closing(train_here(tiny, folder)) as events:
             for count, event in enumerate(events):
-                if count == 25:
+                if count == 12:
                     raise JobError("the disk is full", "free some space")
                 yield event
 
@@ -313,13 +345,13 @@ def test_a_failed_run_can_be_gone_on_with(tmp_path, reference):
     assert runs.summarize(folder).state == "failed"
     found = runs.resume_run(folder)
     assert found.experiment is not None
-    list(runs.Recording(crew.train(found.experiment, "cpu", folder), folder, resume=True))
+    list(runs.Recording(train_here(found.experiment, folder), folder, resume=True))
     assert measured(runs.read_events(folder)) == reference
     assert runs.summarize(folder).state == "done"
 
 
-def test_another_experiment_is_refused(tmp_path):
-    folder = stopped_run(tmp_path)
-    other = msgspec.structs.replace(TINY, variants=(variant("b"),))
+def test_another_experiment_is_refused(tiny, tmp_path):
+    folder = stopped_run(tmp_path, tiny)
+    other = msgspec.structs.replace(tiny, variants=(variant("b"),))
     with pytest.raises(InputError, match="has changed since the run began"):
-        next(runs.Recording(crew.train(other, "cpu", folder), folder, resume=True))
+        next(runs.Recording(train_here(other, folder), folder, resume=True))
