@@ -2,6 +2,8 @@
 
     run_ablation(experiment, events, run_folder, settings) -> exit code
     run_analysis(model, events, run_folder, settings) -> exit code
+    resume_run(run_folder, events, settings) -> exit code
+    watch_run(run_folder, settings) -> exit code
 
 The worker never touches a widget. A timer on the UI thread asks for the job's latest snapshot and hands it to the
 screen: status and curves at `settings.fps`, tables, bars and texts once a second.
@@ -11,10 +13,12 @@ import asyncio
 import gc
 import io
 import os
+import shlex
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -33,13 +37,23 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from geocont_tui.analysis_state import AnalysisState
-from geocont_tui.job import Job, ablation_job, analysis_job
+from geocont_tui.background import leave_terminal, watch_name
+from geocont_tui.job import (
+    AnyState,
+    Begun,
+    Job,
+    WatchedRun,
+    ablation_job,
+    analysis_job,
+    resumed_job,
+    watched_run,
+)
 from geocont_tui.palette import Palette, palette_for
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.analysis import AnalysisScreen
-from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
+from geocont_tui.screens.dialogs import ExportDialog, Leaving, QuitQuestion, StopQuestion
 from geocont_tui.screens.run import Phase, RunScreen
-from geocont_tui.state import AblationState, Status
+from geocont_tui.state import Status
 from geocont_tui.terminal import ExitCode, Settings
 from geocont_tui.terminal_guard import TerminalGuard
 from geocont_tui.terminal_line import LineApp
@@ -49,18 +63,19 @@ _LOG_WIDTH = 120
 
 
 class RunApp(LineApp[None]):
-    """One run on the screen. `job` is pulled once the app runs; it is over when the app has ended."""
+    """One run on the screen. `job` is pulled while the app runs; who made it goes on with it, or closes it, after."""
 
     CSS_PATH = "theme.tcss"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, job: Job[Any], settings: Settings) -> None:
+    def __init__(self, job: Job[Any] | WatchedRun[Any], settings: Settings) -> None:
         # Textual chooses its colour filters in App.__init__, by the theme it finds.
         self._reactive_theme = settings.textual_theme
         super().__init__()
         self.job = job
         self.settings = settings
         self.run_screen = self._make_screen()
+        self.goes_on = False
         self._is_called_off = False
         self._is_leaving = False
         self._is_stopping = False
@@ -81,13 +96,22 @@ class RunApp(LineApp[None]):
         status: Status = self.job.snapshot.state.status
         if status in ("done", "stopped", "failed"):
             return status
+        if self.job.over:
+            return "interrupted"
         if self._is_stopping:
             return "stopping"
         return "paused" if self.job.paused else status
 
     @property
+    def is_watching(self) -> bool:
+        """Whether another process writes the run, or none does, so that leaving is nothing to it."""
+        return isinstance(self.job, WatchedRun)
+
+    @property
     def exit_code(self) -> int:
-        """What the process says if it ends now."""
+        """What the process says if it ends now. Having watched is no success and no failure of the run's."""
+        if self.is_watching:
+            return ExitCode.DONE
         if isinstance(self.job.error, InputError):
             return ExitCode.WRONG_USAGE
         codes = {"done": ExitCode.DONE, "failed": ExitCode.FAILED}
@@ -159,29 +183,47 @@ class RunApp(LineApp[None]):
     # Leaving
 
     async def action_quit(self) -> None:
-        """Leave at once when the run is over; else ask."""
-        if self.job.over:
+        """Leave at once when the run is over or only watched; else ask."""
+        if self.job.over or self.is_watching:
             self.exit(return_code=self.exit_code)
-        elif not isinstance(self.screen, StopQuestion):
-            self._ask_to_stop("quit?", leave=True)
+        elif not isinstance(self.screen, StopQuestion | QuitQuestion):
+            self.push_screen(QuitQuestion(self.palette, self.job.folder.name, self._position()), self._leave)
+
+    def _leave(self, answer: Leaving | None) -> None:
+        if answer == "stop":
+            self._is_leaving = True
+            self._stop()
+        elif answer == "go on":
+            self.job.resume()
+            self.goes_on = True
+            self.exit(return_code=self.exit_code)
 
     def on_run_screen_stop_asked(self) -> None:
-        if not self.job.over and not isinstance(self.screen, StopQuestion):
-            self._ask_to_stop(f"stop the {self.run_screen.WORK}?", leave=False)
-
-    def _ask_to_stop(self, title: str, leave: bool) -> None:
-        state = self.job.snapshot.state
-        left = f", about {clock(state.eta)} left" if state.eta is not None else ""
-        text = f"The {self.run_screen.WORK} is at {100 * state.progress:.0f} %{left}. What was measured so far is kept."
-
         def answered(stops: bool | None) -> None:
             if stops:
-                self._is_leaving = self._is_leaving or leave
-                self._is_stopping = True
-                self.job.stop()
-                self.paint()
+                self._stop()
 
-        self.push_screen(StopQuestion(self.palette, title, text), answered)
+        if not self.job.over and not isinstance(self.screen, StopQuestion | QuitQuestion):
+            text = f"{self._position()} What was measured so far is kept."
+            self.push_screen(StopQuestion(self.palette, f"stop the {self.run_screen.WORK}?", text), answered)
+
+    def _position(self) -> str:
+        state = self.job.snapshot.state
+        left = f", about {clock(state.eta)} left" if state.eta is not None else ""
+        return f"The {self.run_screen.WORK} is at {100 * state.progress:.0f} %{left}."
+
+    def _stop(self) -> None:
+        self._is_stopping = self._asked_for(self.job.stop)
+        self.paint()
+
+    def _asked_for(self, request: Callable[[], None]) -> bool:
+        """Make a request of the run; what is in the way is answered."""
+        try:
+            request()
+        except GeocontError as error:
+            self._answer(f"{error}; {error.remedy}", "it cannot be asked for", "error")
+            return False
+        return True
 
     def call_off(self) -> None:
         """Take the screen away, from whatever thread. The job is left as it is, for who calls `job.run` next."""
@@ -200,7 +242,7 @@ class RunApp(LineApp[None]):
             # Keys cannot be read where the line is lost. That is no bug, and the job goes on.
             self.call_off()
             return
-        self.job.stop()
+        self._return_code = ExitCode.FAILED
         if error is None:
             text = io.StringIO()
             Console(file=text, width=_LOG_WIDTH).print(*renderables)
@@ -213,8 +255,8 @@ class RunApp(LineApp[None]):
         self._close_messages_no_wait()
 
     def _keep_log(self, text: str) -> Path:
-        """Write error.log into the run's folder; where it is."""
-        log = self.job.folder / "error.log"
+        """Write what went wrong with the screen into the run's folder; where it is."""
+        log = self.job.folder / ("watch-error.log" if self.is_watching else "error.log")
         with suppress(OSError), atomic_file(log) as file:
             file.write(text.encode("utf-8", "backslashreplace"))
         return log
@@ -222,10 +264,8 @@ class RunApp(LineApp[None]):
     # What the screen asks
 
     def on_run_screen_pause_asked(self) -> None:
-        if self.job.paused:
-            self.job.resume()
-        elif not self.job.over:
-            self.job.pause()
+        if not self.job.over:
+            self._asked_for(self.job.resume if self.job.paused else self.job.pause)
         self.paint()
 
     def on_run_screen_theme_asked(self) -> None:
@@ -281,9 +321,7 @@ class RunApp(LineApp[None]):
 class AblationApp(RunApp):
     """A run of ablations on the screen."""
 
-    job: Job[AblationState]
-
-    def __init__(self, job: Job[AblationState], settings: Settings) -> None:
+    def __init__(self, job: Job[Any] | WatchedRun[Any], settings: Settings) -> None:
         super().__init__(job, settings)
         self.title = f"geocont-tui: {job.snapshot.state.experiment.name}"
 
@@ -294,9 +332,7 @@ class AblationApp(RunApp):
 class AnalysisApp(RunApp):
     """The analysis of a model on the screen."""
 
-    job: Job[AnalysisState]
-
-    def __init__(self, job: Job[AnalysisState], settings: Settings) -> None:
+    def __init__(self, job: Job[Any] | WatchedRun[Any], settings: Settings) -> None:
         super().__init__(job, settings)
         self.title = f"geocont-tui: {job.snapshot.state.model}"
 
@@ -326,8 +362,35 @@ def run_analysis(model: str, events: Iterator[Event], run_folder: Path, settings
     return _show(AnalysisApp(analysis_job(model, Recording(events, run_folder)), settings))
 
 
+def resume_run(run_folder: Path, events: Begun, settings: Settings) -> int:
+    """Show a run that goes on, from `events`; the exit code of the process. Says on stderr what `run_ablation` says.
+
+    Raises:
+        InputError, JobError: the journal cannot be read or gone on with.
+    """
+    return _show(_app_for(resumed_job(run_folder, events), settings))
+
+
+def watch_run(run_folder: Path, settings: Settings) -> int:
+    """Show a run that another process writes, or that is over; 0 unless a signal or the loss of the line ends it.
+
+    Raises:
+        InputError: the journal cannot be read, or is empty.
+    """
+    app = _app_for(watched_run(run_folder), settings)
+    with TerminalGuard(app.call_off, app.call_off) as guard:
+        app.run()
+    number = guard.signal or (signal.SIGHUP if guard.is_lost else None)
+    return app.return_code or ExitCode.DONE if number is None else 128 + number
+
+
+def _app_for(job: Job[AnyState] | WatchedRun[AnyState], settings: Settings) -> RunApp:
+    return (AnalysisApp if isinstance(job.snapshot.state, AnalysisState) else AblationApp)(job, settings)
+
+
 def _show(app: RunApp) -> int:
     job = app.job
+    assert isinstance(job, Job)
 
     def end() -> None:
         job.stop()
@@ -336,9 +399,13 @@ def _show(app: RunApp) -> int:
     try:
         with TerminalGuard(end, app.call_off) as guard:
             app.run()
-            if guard.is_lost or guard.signal:
-                if guard.is_lost:
-                    guard.let_go()
+            if app.goes_on and not guard.is_lost:
+                command = f"geocont-tui watch {shlex.quote(watch_name(job.folder))}"
+                print(f"{job.folder.name} goes on in the background; `{command}` shows it", file=sys.stderr, flush=True)
+                leave_terminal()
+            if app.goes_on or guard.is_lost:
+                guard.leave()
+            if app.goes_on or guard.is_lost or guard.signal:
                 # Without the screen the same job goes on, or comes to its end.
                 job.run()
     finally:
@@ -351,4 +418,4 @@ def _show(app: RunApp) -> int:
         print(f"the run is kept in {job.folder}", file=sys.stderr)
     if guard.signal:
         return 128 + guard.signal
-    return app.exit_code if app.return_code is None or guard.is_lost else app.return_code
+    return app.exit_code if app.return_code is None or app.goes_on or guard.is_lost else app.return_code

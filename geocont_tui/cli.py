@@ -5,6 +5,7 @@ Every error ends here, as two lines on stderr: what is wrong, and what to do.
 """
 
 import difflib
+import shlex
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -15,13 +16,15 @@ from geocont import __version__
 from geocont.errors import GeocontError, InputError, JobError
 from typer.exceptions import TyperException
 
+from geocont_tui import detached
+
 if TYPE_CHECKING:
     from geocont.runs import RunSummary
 
     from geocont_tui.terminal import Settings
 
 PROGRAM = "geocont-tui"
-_DONE, _FAILED, _WRONG_USAGE = 0, 1, 2  # terminal.ExitCode, which would import rich
+_DONE, _FAILED, _WRONG_USAGE, _INTERRUPTED = 0, 1, 2, 130  # terminal.ExitCode, which would import rich
 _ENDED = (129, 143)  # by SIGHUP, SIGTERM
 
 app = typer.Typer(
@@ -52,6 +55,10 @@ Headless = Annotated[
         "--headless/--no-headless",
         help="Print instead of drawing a screen; by itself where there is no terminal. Suits screen readers.",
     ),
+]
+Detach = Annotated[
+    bool,
+    typer.Option("--detach", help="Start it in the background, safe from a lost connection, and say how to watch it."),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")]
 Theme = Annotated[
@@ -89,9 +96,25 @@ def run(arguments: list[str]) -> int:
 
 def _execute(arguments: list[str]) -> int:
     """Run a command; its errors go on."""
+    if "--detach" in arguments and not detached.is_detached():
+        return _detach(arguments)
     # Typer itself turns Ctrl-C into 130.
     code: int | None = typer.main.get_command(app).main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     return code or _DONE
+
+
+def _detach(arguments: list[str]) -> int:
+    """Run a command in a process of its own; say what its run is called and how to watch it."""
+    from geocont_tui.background import watch_name
+
+    try:
+        folder = detached.start(arguments)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    name = watch_name(folder)
+    print(name)
+    print(f"it runs in the background; `{PROGRAM} watch {shlex.quote(name)}` shows it", file=sys.stderr)
+    return _DONE
 
 
 @app.callback(invoke_without_command=True)
@@ -121,6 +144,7 @@ def _come_home() -> int:
     """Show the home screen, do what is chosen there, and come back until the user quits."""
     settings = _prepared(None, None, False)
 
+    from geocont_tui.app import watch_run
     from geocont_tui.home import Open, run_home
 
     said = None
@@ -129,13 +153,11 @@ def _come_home() -> int:
         settings, said = left.settings, None
         if left.choice is None:
             return left.code
-        chosen = ["watch", str(left.choice.folder)] if isinstance(left.choice, Open) else list(left.choice.arguments)
         try:
-            code = _execute(chosen)
+            folder = left.choice.folder if isinstance(left.choice, Open) else detached.start(left.choice.arguments)
+            code = watch_run(folder, settings)
         except GeocontError as error:
             said = (str(error), error.remedy)
-        except TyperException as error:
-            said = (error.format_message(), f"{PROGRAM} --help")
         else:
             # There is no home on a terminal that is lost, or for a process that was told to end.
             if code in _ENDED or not _is_on_screen(None):
@@ -156,6 +178,7 @@ def ablate(
         int | None, typer.Option(metavar="N", min=1, help="Train every variant for this many updates.")
     ] = None,
     headless: Headless = None,
+    detach: Detach = False,
     device: Device = "auto",
     run_dir: RunDir = None,
     csv: Csv = None,
@@ -168,16 +191,16 @@ def ablate(
 ) -> int:
     """Train the variants of an experiment and watch continuity form and collapse, live or headless.
 
-    Press q to stop and leave; Ctrl-C stops a headless run. Either way its journal stays complete.
+    Press q to leave it running or to stop it; Ctrl-C stops a headless run. `watch` shows it again, `resume` goes on.
     """
     from geocont.ablations.experiment import read, with_steps
-    from geocont.runs import create_run_folder
+    from geocont.runs import create_run_folder, run_path
 
     overrides = (*(assignments or []), *([f"seeds={seeds}"] if seeds is not None else []))
     chosen = read(experiment, overrides)
     if steps is not None:
         chosen = with_steps(chosen, steps)
-    is_on_screen = _is_on_screen(headless)
+    is_on_screen = not detach and _is_on_screen(headless)
     _check_targets(csv, json, parquet)
 
     from geocont.ablations.crew import train
@@ -185,9 +208,10 @@ def ablate(
     from geocont_tui import headless as printed
     from geocont_tui.job import Begun
 
+    folder = run_path(chosen.name, run_dir)
     # What can be refused is refused here: the job itself checks the data and the device before its first event.
-    with closing(Begun(train(chosen, device))) as events:
-        folder = create_run_folder(chosen, run_dir)
+    with closing(Begun(train(chosen, device, folder))) as events:
+        create_run_folder(chosen, path=folder)
         if not is_on_screen:
             return printed.run_ablation(
                 chosen, events, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
@@ -241,6 +265,7 @@ def analyze(
         bool, typer.Option("--download", help="Keep the files of the hub in its cache instead of streaming them.")
     ] = False,
     headless: Headless = None,
+    detach: Detach = False,
     device: Device = "auto",
     run_dir: RunDir = None,
     csv: Csv = None,
@@ -253,10 +278,12 @@ def analyze(
 ) -> int:
     """Compare the leading singular vectors of adjacent layers of a pretrained model, one matrix at a time.
 
-    The model is never built. HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. Press q to stop and leave; Ctrl-C
-    stops a headless analysis. What is measured is kept, so that the next time goes on from there.
+    The model is never built. HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are obeyed. Press q to leave it running or to
+    stop it; Ctrl-C stops a headless analysis. What is measured is kept, so that the next time goes on from there.
     """
-    is_on_screen = not plan and _is_on_screen(headless)
+    is_on_screen = not plan and not detach and _is_on_screen(headless)
+    if plan and detach:
+        raise InputError("--plan leaves nothing to run in the background", "leave out --detach, or --plan")
     if plan and (csv or parquet):
         raise InputError(
             "--plan measures nothing that --csv or --parquet could hold", "use --json, or leave --plan out"
@@ -307,6 +334,113 @@ def analyze(
         code = screens.run_analysis(model, events, folder, settings)
     _print_results(folder, code, csv, json, parquet, ascii_only)
     return code
+
+
+Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run's name, the beginning of it, or its folder.")]
+
+
+@app.command(short_help="Show a run that another process writes, or one that is over.")
+def watch(
+    run: Run = None,
+    headless: Headless = None,
+    run_dir: RunDir = None,
+    csv: Csv = None,
+    json: Json = None,
+    parquet: Parquet = None,
+    theme: Theme = None,
+    fps: Fps = None,
+    ascii_only: Ascii = False,
+    _debug: Debug = False,
+) -> int:
+    """Show a run that another process writes, as that process would, or one that is over.
+
+    Without RUN: the newest that is live, else the newest. It can be paused and stopped from here; leaving with q leaves
+    it alone. Several may watch.
+    """
+    from geocont.runs import find_run
+
+    folder = find_run(run, run_dir) if run is not None else _newest(run_dir)
+    is_on_screen = _is_on_screen(headless)
+    _check_targets(csv, json, parquet)
+    if not is_on_screen:
+        from geocont_tui import headless as printed
+
+        return printed.watch_run(folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None)
+    settings = _prepared(theme, fps, ascii_only)
+
+    from geocont_tui import app as screens
+
+    code = screens.watch_run(folder, settings)
+    if code == _DONE:
+        from geocont_tui.headless import write_tables
+
+        write_tables(folder, csv=csv, json=json, parquet=parquet)
+    return code
+
+
+@app.command(short_help="Go on with a run that was interrupted or stopped.")
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name, the beginning of it, or its folder.")],
+    headless: Headless = None,
+    detach: Detach = False,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+    ] = None,
+    run_dir: RunDir = None,
+    csv: Csv = None,
+    json: Json = None,
+    parquet: Parquet = None,
+    theme: Theme = None,
+    fps: Fps = None,
+    ascii_only: Ascii = False,
+    _debug: Debug = False,
+) -> int:
+    """Go on with a run that was interrupted, stopped or failed, from where its checkpoints or kept results are.
+
+    On the same CPU the numbers are those of a run that was never interrupted.
+    """
+    from geocont.runs import find_run, resume_run
+
+    folder = find_run(run, run_dir)
+    asked = resume_run(folder)
+    is_on_screen = not detach and _is_on_screen(headless)
+    _check_targets(csv, json, parquet)
+
+    from geocont.ablations.crew import train
+
+    from geocont_tui import headless as printed
+    from geocont_tui.job import Begun
+
+    if asked.experiment is not None:
+        job = train(asked.experiment, device or "auto", folder)
+    else:
+        from geocont.analysis import analyze as analysis_of
+
+        parameters = asked.analysis or {}
+        job = analysis_of(**(parameters if device is None else {**parameters, "device": device}))
+    with closing(Begun(job)) as events:
+        if not is_on_screen:
+            return printed.resume_run(
+                folder, events, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
+            )
+        settings = _prepared(theme, fps, ascii_only)
+
+        from geocont_tui import app as screens
+
+        code = screens.resume_run(folder, events, settings)
+    _print_results(folder, code, csv, json, parquet, ascii_only)
+    return code
+
+
+def _newest(run_dir: Path | None) -> Path:
+    """The newest run that a process writes, else the newest. Raises InputError where there is none."""
+    from geocont.run_lock import holder
+    from geocont.runs import run_folders, runs_folder
+
+    folders = run_folders(run_dir)
+    if not folders:
+        raise InputError(f"there are no runs in {run_dir or runs_folder()}", f"`{PROGRAM} ablate` makes one")
+    return next((folder for folder in folders if holder(folder) is not None), folders[0])
 
 
 @app.command(short_help="Write or print the results of a run again.")
@@ -478,6 +612,9 @@ def _explain_usage(error: TyperException) -> int:
 
 
 def _complain(problem: str, remedy: str, code: int) -> int:
+    if detached.is_detached():
+        detached.refused(problem, remedy, code)
+        return code
     for start, text in (("error: ", problem), ("  try: ", remedy)):
         print(start + " ".join(text.split()), file=sys.stderr)
     return code

@@ -10,9 +10,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TextIO
 
 import msgspec
@@ -20,14 +19,15 @@ from geocont import tables
 from geocont.ablations.experiment import Experiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
-from geocont.events import AnalysisStarted, Event, Message, NetworkDiverged
+from geocont.events import Event, Message, NetworkDiverged
 from geocont.runs import Recording, RunSummary, read_events
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from geocont_tui import analysis_state
+from geocont_tui import analysis_state, detached
 from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.analysis_text import analysis_table, plan_table
+from geocont_tui.job import AnyState, Begun, Job, fold, resumed_job, watched_run
 from geocont_tui.plain_text import duration, in_ascii, printable, size, wrapped
 from geocont_tui.plain_text import tables as columns
 from geocont_tui.state import (
@@ -37,13 +37,14 @@ from geocont_tui.state import (
     Summary,
     chance_level,
     findings,
-    fold,
     missing,
+    planned,
     summary,
 )
 from geocont_tui.terminal import ExitCode, is_terminal, needs_ascii
+from geocont_tui.terminal_guard import TerminalGuard
 
-State = AblationState | AnalysisState
+State = AnyState
 
 _PART = 0.05
 _REFRESH_SECONDS = 0.25
@@ -63,15 +64,16 @@ def run_ablation(
     """Pull the training of `experiment`, keep it in `run_folder`, print its results and write the tables asked for.
 
     SIGINT and SIGTERM end the run in order: the journal is closed, and what there is by then is printed and written. A
-    second one ends the process at once.
+    second one ends the process at once. A terminal that goes away does not end it.
 
     Returns:
-        The exit code: DONE, INTERRUPTED or TERMINATED.
+        The exit code: DONE, INTERRUPTED (also where a watching screen has stopped it) or TERMINATED.
 
     Raises:
         GeocontError: the job, or writing the results, failed. What there is has been printed and written by then.
     """
-    return _run(experiment.name, events, run_folder, csv, json, parquet, ascii_only)
+    job = _job(Recording(events, run_folder), planned(experiment, ""))
+    return _run(job, experiment.name, csv, json, parquet, ascii_only)
 
 
 def run_analysis(
@@ -85,57 +87,122 @@ def run_analysis(
     ascii_only: bool | None = None,
 ) -> int:
     """As `run_ablation`, for the analysis of `model`."""
-    return _run(model, events, run_folder, csv, json, parquet, ascii_only)
+    job = _job(Recording(events, run_folder), analysis_state.opening(model))
+    return _run(job, model, csv, json, parquet, ascii_only)
+
+
+def resume_run(
+    run_folder: Path,
+    events: Begun,
+    *,
+    csv: Path | None = None,
+    json: Path | None = None,
+    parquet: Path | None = None,
+    ascii_only: bool | None = None,
+) -> int:
+    """As `run_ablation`, for a run that goes on, from the events of the job that does."""
+    job = resumed_job(run_folder, events)
+    return _run(job, _name(job.snapshot.state), csv, json, parquet, ascii_only)
+
+
+def watch_run(
+    run_folder: Path,
+    *,
+    csv: Path | None = None,
+    json: Path | None = None,
+    parquet: Path | None = None,
+    ascii_only: bool | None = None,
+) -> int:
+    """Say how a run that another process writes goes on; at its end print its results and write the tables asked for.
+
+    SIGINT and SIGTERM end the watching, not the run.
+
+    Returns:
+        The exit code: DONE, FAILED, or INTERRUPTED, as the run ended; after a signal 128 + its number.
+
+    Raises:
+        InputError: the journal cannot be read, or is empty.
+        GeocontError: writing the results failed.
+    """
+    job = watched_run(run_folder)
+    guard = TerminalGuard(lambda: None, lambda: None, has_screen=False)
+    with guard, _display(_name(job.snapshot.state)) as display:
+        job.run(lambda: guard.signal is not None or guard.is_lost, display.show)
+    if guard.signal is not None or guard.is_lost:
+        return 128 + (guard.signal or signal.SIGHUP)
+    failure = _print_and_write(job.snapshot.state, run_folder, csv, json, parquet, ascii_only)
+    if failure is not None:
+        raise failure
+    codes = {"done": ExitCode.DONE, "failed": ExitCode.FAILED}
+    return codes.get(job.snapshot.state.status, ExitCode.INTERRUPTED)
 
 
 def _run(
+    job: Job[State],
     name: str,
-    events: Iterator[Event],
-    run_folder: Path,
     csv: Path | None,
     json: Path | None,
     parquet: Path | None,
     ascii_only: bool | None,
 ) -> int:
-    _say(f"{name}: kept in {run_folder}")
-    state: State | None = None
-    failure: GeocontError | None = None
-    display = _Bar(name) if _can_redraw(sys.stderr) else _Lines()
-    with Recording(events, run_folder) as recording, _first_signal() as received, display:
-        try:
-            for event in recording:
-                state = _fold(state, event)
-                display.show(state, event)
-                if received:
-                    state = _fold(state, recording.stop())
-                    break
-        except GeocontError as error:
-            failure = error
-            if state is not None and recording.finished is not None:
-                state = _fold(state, recording.finished)
-    if state is not None:
-        try:
-            write_tables(run_folder, csv=csv, json=json, parquet=parquet)
-        except GeocontError as error:
-            failure = _first(failure, error)
-        try:
-            print_summary(state, ascii_only)
-        except GeocontError as error:
-            failure = _first(failure, error)
-    done = f"{state.progress:.0%} done" if state is not None else "nothing done"
-    _say(f"{f'interrupted, {done}; ' if received else ''}the run is kept in {run_folder}")
+    folder = job.folder
+    detached.begun(folder)
+    guard = TerminalGuard(lambda: None, lambda: None, has_screen=False)
+    try:
+        _say(f"{name}: kept in {folder}")
+        with guard, _display(name) as display:
+            job.run(lambda: guard.signal is not None, display.show)
+            if guard.signal is not None:
+                job.stop()
+                job.run()
+    finally:
+        job.close()
+    state = job.snapshot.state
+    failure = job.error
+    if job.has_begun:
+        failure = _print_and_write(state, folder, csv, json, parquet, ascii_only, failure)
+    done = f"{state.progress:.0%} done" if job.has_begun else "nothing done"
+    is_stopped = state.status == "stopped"
+    _say(f"{f'interrupted, {done}; ' if is_stopped else ''}the run is kept in {folder}")
     if failure is not None:
         raise failure
-    if not received:
-        return ExitCode.DONE
-    return ExitCode.TERMINATED if received[0] == signal.SIGTERM else ExitCode.INTERRUPTED
+    if guard.signal is not None:
+        return 128 + guard.signal
+    return ExitCode.INTERRUPTED if is_stopped else ExitCode.DONE
 
 
-def _fold(state: State | None, event: Event) -> State:
-    """The fold of the kind of run that the first event tells."""
-    if isinstance(state, AnalysisState) or (state is None and isinstance(event, AnalysisStarted)):
-        return analysis_state.fold(state, event)
-    return fold(state, event)
+def _print_and_write(
+    state: State,
+    run_folder: Path,
+    csv: Path | None,
+    json: Path | None,
+    parquet: Path | None,
+    ascii_only: bool | None,
+    failure: GeocontError | None = None,
+) -> GeocontError | None:
+    """Write the tables and print the results, both whatever happens; what went wrong first."""
+    try:
+        write_tables(run_folder, csv=csv, json=json, parquet=parquet)
+    except GeocontError as error:
+        failure = _first(failure, error)
+    try:
+        print_summary(state, ascii_only)
+    except GeocontError as error:
+        failure = _first(failure, error)
+    return failure
+
+
+def _job(recording: Recording, state: State) -> Job[State]:
+    """A job without findings, which nobody would see before its end."""
+    return Job(recording, state, fold, lambda _state: ())
+
+
+def _name(state: State) -> str:
+    return state.model if isinstance(state, AnalysisState) else state.experiment.name
+
+
+def _display(name: str) -> "_Bar | _Lines":
+    return _Bar(name) if _can_redraw(sys.stderr) else _Lines()
 
 
 def _first(failure: GeocontError | None, error: GeocontError) -> GeocontError:
@@ -150,7 +217,7 @@ def read_state(run_folder: Path) -> State:
     """The state of a run as its journal has it. Raises InputError as `read_events` does, and if it is empty."""
     state: State | None = None
     for event in read_events(run_folder):
-        state = _fold(state, event)
+        state = fold(state, event)
     if state is None:
         raise InputError(f"the journal in {run_folder} is empty", "give a run that has started")
     return state
@@ -428,35 +495,6 @@ def _position(state: State) -> str:
 
 def _can_redraw(stream: TextIO | None) -> bool:
     return is_terminal(stream) and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-
-
-@contextmanager
-def _first_signal() -> Iterator[list[int]]:
-    """A list that gets the first SIGINT or SIGTERM; after it both do again what they did before.
-
-    One that is ignored (a job of a script in the background) stays ignored.
-    """
-    received: list[int] = []
-    before = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
-    }
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        restore()
-
-    for number in before:
-        signal.signal(number, receive)
-    try:
-        yield received
-    finally:
-        restore()
 
 
 def _say(text: str) -> None:

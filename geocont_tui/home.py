@@ -244,7 +244,7 @@ def run_home(settings: Settings, parent: Path | None = None, said: tuple[str, st
     with TerminalGuard(app.call_off, app.call_off) as guard:
         choice = app.run()
         if guard.is_lost:
-            guard.let_go()
+            guard.leave()
     # Textual has taken NO_COLOR out of the environment, where the next screen looks for it.
     terminal.prepare(app.settings)
     if guard.is_lost or guard.signal:

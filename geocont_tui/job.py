@@ -2,7 +2,7 @@
 
 `Job.run` may be called in a worker thread under a screen, or in the main thread when the screen has gone: it pulls
 events, folds them into a state and judges what they show. Everybody else asks for the latest `Snapshot`, which never
-changes. Pausing is not pulling.
+changes. Pausing is not pulling. A `WatchedRun` has the same face, and follows what another process writes.
 """
 
 import threading
@@ -13,10 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from geocont import run_control
 from geocont.ablations.experiment import Experiment
 from geocont.claims import Finding
-from geocont.errors import GeocontError
-from geocont.events import Event, RunFinished
+from geocont.errors import GeocontError, InputError
+from geocont.events import AnalysisStarted, Event, RunFinished, RunPaused, RunResumed
+from geocont.journal import JOURNAL, follow, thinned_events
+from geocont.run_control import Control
 from geocont.runs import Recording
 
 from geocont_tui import analysis_state
@@ -36,12 +39,15 @@ class RunState(Protocol):
     @property
     def measurements(self) -> int: ...
     @property
+    def paused(self) -> bool: ...
+    @property
     def progress(self) -> float: ...
     @property
     def eta(self) -> float | None: ...
 
 
 State = TypeVar("State", bound=RunState)
+AnyState = AblationState | AnalysisState
 
 
 @dataclass(frozen=True)
@@ -53,11 +59,11 @@ class Snapshot(Generic[State]):
     findings: tuple[Finding, ...] = ()
 
 
-class Job(Generic[State]):
-    """Pulls `recording` and keeps the latest snapshot; safe to use from any thread.
+class FoldedRun(Generic[State]):
+    """The latest snapshot of a run, as one thread makes it; safe to look at from any other.
 
     Args:
-        recording: the run's events.
+        folder: where the run is kept.
         state: what is known before the first event.
         fold: the state after an event.
         judge: what the measurements of a state say, in words; it may take a while.
@@ -65,20 +71,17 @@ class Job(Generic[State]):
 
     def __init__(
         self,
-        recording: Recording,
+        folder: Path,
         state: State,
         fold: Callable[[State, Event], State],
         judge: Callable[[State], tuple[Finding, ...]],
     ) -> None:
-        self.recording = recording
+        self.folder = folder
         self.error: GeocontError | None = None
         self._snapshot = Snapshot(0, state)
         self._fold_event = fold
         self._findings_of = judge
         self._lock = threading.Lock()
-        self._going = threading.Event()
-        self._going.set()
-        self._leave = threading.Event()
         self._judged_at = 0.0
         self._judged_measurements = 0
 
@@ -88,14 +91,60 @@ class Job(Generic[State]):
             return self._snapshot
 
     @property
-    def folder(self) -> Path:
-        """Where the run is kept."""
-        return self.recording.folder
-
-    @property
     def over(self) -> bool:
         """Whether the run has ended, in whatever way."""
         return self.snapshot.state.status in ("done", "stopped", "failed")
+
+    def _fold(self, event: Event) -> None:
+        self._publish(replace(self._snapshot, state=self._fold_event(self._snapshot.state, event)))
+        self._judge(at_once=isinstance(event, RunFinished))
+
+    def _judge(self, at_once: bool) -> None:
+        """Judge again if there are new measurements; now and then only, because it reads all of them."""
+        state = self._snapshot.state
+        if state.measurements == self._judged_measurements:
+            return
+        if at_once or time.monotonic() - self._judged_at > _JUDGE_SECONDS:
+            self._judged_measurements = state.measurements
+            self._publish(replace(self._snapshot, findings=self._findings_of(state)))
+            self._judged_at = time.monotonic()
+
+    def _fail(self, error: GeocontError, ended: RunFinished | None = None) -> None:
+        self.error = error
+        if ended is None or ended.status != "failed":
+            ended = RunFinished(status="failed", time=time.time(), problem=str(error), remedy=error.remedy)
+        self._publish(replace(self._snapshot, state=self._fold_event(self._snapshot.state, ended)))
+
+    def _publish(self, snapshot: Snapshot[State]) -> None:
+        with self._lock:
+            self._snapshot = replace(snapshot, version=self._snapshot.version + 1)
+
+
+class Job(FoldedRun[State]):
+    """Pulls `recording` and keeps the latest snapshot; it also does what watching screens ask for.
+
+    Args:
+        recording: the run's events.
+        state, fold, judge: as for any `FoldedRun`.
+
+    Attributes:
+        has_begun: whether the job has given an event.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        state: State,
+        fold: Callable[[State, Event], State],
+        judge: Callable[[State], tuple[Finding, ...]],
+    ) -> None:
+        super().__init__(recording.folder, state, fold, judge)
+        self.recording = recording
+        self._control = Control(recording.folder)
+        self.has_begun = False
+        self._going = threading.Event()
+        self._going.set()
+        self._leave = threading.Event()
 
     @property
     def paused(self) -> bool:
@@ -113,19 +162,29 @@ class Job(Generic[State]):
         self._leave.set()
         self._going.set()
 
-    def run(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    def run(
+        self,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        told: Callable[[State, Event], None] = lambda _state, _event: None,
+    ) -> None:
         """Pull until the run ends or `stop` is called; then the journal is closed.
 
         Where `is_cancelled` says so first, the run stays open, and another thread can call `run` and go on with it.
-        Never raises an Exception: what goes wrong ends up in the snapshot's state as problem and remedy.
+        Never raises an Exception: what goes wrong ends up in the snapshot's state as problem and remedy, and in
+        `error`.
+
+        Args:
+            is_cancelled: asked before each event.
+            told: called with each event and the state after it.
         """
         try:
-            self._pull(is_cancelled)
+            self._pull(is_cancelled, told)
         except GeocontError as error:
-            self._fail(error)
+            self._fail(error, self.recording.finished)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            self._fail(GeocontError(problem, "this is a bug, please report it; the journal up to there is complete"))
+            remedy = "this is a bug, please report it; the journal up to there is complete"
+            self._fail(GeocontError(problem, remedy), self.recording.finished)
         if self.over:
             self.close()
 
@@ -135,44 +194,107 @@ class Job(Generic[State]):
         with suppress(GeocontError):
             self.recording.close()
 
-    def _pull(self, is_cancelled: Callable[[], bool]) -> None:
+    def _pull(self, is_cancelled: Callable[[], bool], told: Callable[[State, Event], None]) -> None:
         while not self._leave.is_set():
             if is_cancelled():
                 return
-            if not self._going.wait(_WAIT_SECONDS):
-                self._judge(at_once=True)
+            if self._is_held_up():
                 continue
             event = next(self.recording, None)
             if event is None:
                 return
+            self.has_begun = True
             self._fold(event)
+            told(self._snapshot.state, event)
         if not self.over:
             self._fold(self.recording.stop())
 
-    def _fold(self, event: Event) -> None:
-        self._publish(replace(self._snapshot, state=self._fold_event(self._snapshot.state, event)))
-        self._judge(at_once=isinstance(event, RunFinished))
+    def _is_held_up(self) -> bool:
+        """Do what other screens ask for; whether the run is paused or about to stop, after waiting for a moment."""
+        match self._control.take():
+            case "pause":
+                self.pause()
+            case "resume":
+                self.resume()
+            case "stop":
+                self.stop()
+                return True
+        is_paused = not self._going.is_set()
+        # A journal begins with how the run began.
+        if self.has_begun and is_paused != self._snapshot.state.paused:
+            event = RunPaused(time=time.time()) if is_paused else RunResumed(time=time.time())
+            self.recording.note(event)
+            self._fold(event)
+        if is_paused:
+            self._going.wait(_WAIT_SECONDS)
+            self._judge(at_once=True)
+        return is_paused
 
-    def _judge(self, at_once: bool) -> None:
-        """Judge again if there are new measurements; now and then only, because it reads all of them."""
-        state = self._snapshot.state
-        if state.measurements == self._judged_measurements:
-            return
-        if at_once or time.monotonic() - self._judged_at > _JUDGE_SECONDS:
-            self._judged_measurements = state.measurements
-            self._publish(replace(self._snapshot, findings=self._findings_of(state)))
-            self._judged_at = time.monotonic()
 
-    def _fail(self, error: GeocontError) -> None:
-        self.error = error
-        ended = self.recording.finished
-        if ended is None or ended.status != "failed":
-            ended = RunFinished(status="failed", time=time.time(), problem=str(error), remedy=error.remedy)
-        self._publish(replace(self._snapshot, state=self._fold_event(self._snapshot.state, ended)))
+class WatchedRun(FoldedRun[State]):
+    """A run that another process writes, or that is over; pause, resume and stop ask that process.
 
-    def _publish(self, snapshot: Snapshot[State]) -> None:
-        with self._lock:
-            self._snapshot = replace(snapshot, version=self._snapshot.version + 1)
+    Args:
+        folder: where the run is kept.
+        events: its events from the journal, and None where nothing is new (see `journal.follow`).
+        state, fold, judge: as for any `FoldedRun`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        events: Iterator[Event | None],
+        state: State,
+        fold: Callable[[State, Event], State],
+        judge: Callable[[State], tuple[Finding, ...]],
+    ) -> None:
+        super().__init__(folder, state, fold, judge)
+        self._events = events
+        self.is_abandoned = False
+
+    @property
+    def paused(self) -> bool:
+        return self.snapshot.state.paused and not self.over
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, or nobody writes it any more."""
+        return super().over or self.is_abandoned
+
+    def pause(self) -> None:
+        """Ask for a pause. Raises InputError where the run's folder cannot be written."""
+        run_control.ask(self.folder, "pause")
+
+    def resume(self) -> None:
+        """Ask for the end of a pause. Raises InputError where the run's folder cannot be written."""
+        run_control.ask(self.folder, "resume")
+
+    def stop(self) -> None:
+        """Ask for the end of the run. Raises InputError where the run's folder cannot be written."""
+        run_control.ask(self.folder, "stop")
+
+    def run(
+        self,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        told: Callable[[State, Event], None] = lambda _state, _event: None,
+    ) -> None:
+        """Follow the run until nobody writes it any more, or `is_cancelled` says so. Never raises an Exception."""
+        try:
+            for event in self._events:
+                if is_cancelled():
+                    return
+                if event is None:
+                    self._judge(at_once=True)
+                else:
+                    self._fold(event)
+                    told(self._snapshot.state, event)
+            self.is_abandoned = not self.over
+            self._judge(at_once=True)
+            self._publish(self._snapshot)
+        except GeocontError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(GeocontError(f"{type(error).__name__}: {error}", "this is a bug, please report it"))
 
 
 class Begun(Iterator[Event]):
@@ -211,3 +333,49 @@ def ablation_job(experiment: Experiment, recording: Recording, device: str = "")
 def analysis_job(model: str, recording: Recording) -> Job[AnalysisState]:
     """The job of analysing `model`."""
     return Job(recording, analysis_state.opening(model), analysis_state.fold, analysis_state.findings)
+
+
+def resumed_job(folder: Path, events: Begun) -> Job[AnyState]:
+    """The job of going on with an interrupted run: `events` are those of the job that does.
+
+    Raises:
+        InputError, JobError: the journal cannot be read or gone on with.
+    """
+    state: AnyState | None = None
+    if (folder / JOURNAL).exists():
+        for event in thinned_events(folder):
+            state = fold(state, event)
+    # Whatever ended it before.
+    begun = fold(None, events.first) if state is None else replace(state, problem=None, remedy=None)
+    return Job(Recording(events, folder, resume=True), replace(begun, status="starting"), fold, findings)
+
+
+def watched_run(folder: Path) -> WatchedRun[AnyState]:
+    """A run that another process writes, or that is over. Waits for its first event.
+
+    Raises:
+        InputError: the journal cannot be read, or is empty.
+    """
+    events = follow(folder, thin=True)
+    first = next((event for event in events if event is not None), None)
+    if first is None:
+        raise InputError(
+            f"the journal in {folder} is empty", f"start the run again: `geocont-tui resume {folder.name}`"
+        )
+    return WatchedRun(folder, events, fold(None, first), fold, findings)
+
+
+def fold(state: AnyState | None, event: Event) -> AnyState:
+    """The state after `event`, for the kind of run that the first event tells.
+
+    Raises:
+        ValueError: the first event is none that begins a run.
+    """
+    if isinstance(state, AnalysisState) or (state is None and isinstance(event, AnalysisStarted)):
+        return analysis_state.fold(state, event)
+    return states.fold(state, event)
+
+
+def findings(state: AnyState) -> tuple[Finding, ...]:
+    """What the measurements of a run of either kind say."""
+    return analysis_state.findings(state) if isinstance(state, AnalysisState) else states.findings(state)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 Place = Literal[
-    "home", "ablation", "analysis", "reader", "question", "export", "filter", "commands", "entry", "deletion"
+    "home", "ablation", "analysis", "reader", "question", "quit", "export", "filter", "commands", "entry", "deletion"
 ]
 """A screen or a kind of dialog: a reader scrolls text (help, details), a question has answers."""
 
@@ -229,6 +229,9 @@ KEYS: tuple[Key, ...] = (
     Key("reader_close", "reader", ("escape", "q", "enter", "?"), "esc", "close", "close", "close", 1),
     Key("keep", "question", ("escape", "enter", "q"), "esc", "keep", "go on", "go on", 1),
     Key("stop_now", "question", ("x",), "x", "confirm", "stop, keep what is there", "stop", 2),
+    Key("background", "quit", ("enter",), "⏎", "background", "keep it running in the background", "leave", 1, "enter"),
+    Key("stop_and_quit", "quit", ("x",), "x", "stop", "stop it and keep what is there", "stop", 2),
+    Key("stay", "quit", ("escape", "q"), "esc", "cancel", "stay here", "stay", 3),
     Key("cancel_export", "export", ("escape",), "esc", "cancel", "write nothing", "cancel", 2),
     Key("write", "export", ("enter",), "⏎", "write", "write the tables", "write", 1, "enter"),
     Key("apply_filter", "filter", ("enter",), "⏎", "apply", "filter the table", "filter", 1, "enter"),

@@ -40,13 +40,21 @@ class TerminalGuard:
     Args:
         end: asked, from another thread, to bring what runs to its end after SIGTERM or SIGINT. A second one of these
             signals, or 4 s, end the process at once, with 128 + the signal's number.
-        lose: told, from another thread, that the line is lost: SIGHUP, or a terminal that has hung up. After it comes
-            no SIGHUP any more.
+        lose: told, from another thread, that the line is lost: SIGHUP, or a terminal that has hung up.
+        has_screen: whether there is a screen that has to be away before others can use the terminal.
+
+    Attributes:
+        signal: the first SIGTERM or SIGINT that has come, at once.
+        is_lost: whether the line is lost. SIGHUP is ignored from then on.
     """
 
-    def __init__(self, end: Callable[[], None], lose: Callable[[], None]) -> None:
+    def __init__(self, end: Callable[[], None], lose: Callable[[], None], *, has_screen: bool = True) -> None:
         self.is_lost = False
         self.signal: int | None = None
+        self._has_screen = has_screen
+        self._is_away = False
+        self._is_ending = False
+        self._device: int | None = None
         self._end = end
         self._lose = lose
         self._terminal: int | None = None
@@ -58,14 +66,14 @@ class TerminalGuard:
     def __enter__(self) -> Self:
         if sys.platform == "win32":
             return self
-        self._device = os.fstat(0).st_rdev
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
-        # A descriptor of its own never blocks and does not go when the standard streams do.
-        with suppress(OSError):
-            self._terminal = os.open(os.ttyname(0), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with suppress(termios.error):
-                self._attributes = termios.tcgetattr(self._terminal)
+        with suppress(OSError, StopIteration, termios.error):
+            stream = next(stream for stream in range(3) if os.isatty(stream))
+            self._device = os.fstat(stream).st_rdev
+            # A descriptor of its own never blocks and does not go when the standard streams do.
+            self._terminal = os.open(os.ttyname(stream), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._attributes = termios.tcgetattr(self._terminal)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # One that is ignored (nohup) stays ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -90,10 +98,16 @@ class TerminalGuard:
             os.close(descriptor)
         self._close()
 
-    def let_go(self) -> None:
-        """Turn the standard streams that are the terminal to nowhere: nothing more is read or written there."""
+    def leave(self) -> None:
+        """The screen has gone in order: turn the standard streams that are the terminal to nowhere."""
+        self._is_away = True
         if self.signal is None:
             self._deadline = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._device is None:
+            return
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             # A terminal that has hung up does not say any more that it is one.
@@ -103,7 +117,9 @@ class TerminalGuard:
         os.close(nowhere)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        # Nothing else is safe here: the main thread may hold any lock.
+        if number != signal.SIGHUP and self.signal is None:
+            self.signal = number
+        # Nothing more is safe here: the main thread may hold any lock.
         with suppress(OSError):
             os.write(self._pipe[1], bytes([number]))
 
@@ -128,27 +144,29 @@ class TerminalGuard:
                 self._hang_up()
             deadline = self._deadline
             if deadline is not None and time.monotonic() > deadline:
-                if self.signal is not None:
+                if self._is_ending:
                     self._exit()
                 # The screen did not go away by itself: its line is stalled.
-                self.let_go()
+                self._deadline = None
+                self._let_go()
                 self._give_back()
 
     def _act(self, number: int) -> None:
         if number == signal.SIGHUP:
-            if not self.is_lost:
+            if not self.is_lost and not self._is_away:
                 self.is_lost = True
-                self._deadline = time.monotonic() + _PATIENCE_SECONDS
+                if self._has_screen:
+                    self._deadline = time.monotonic() + _PATIENCE_SECONDS
                 self._lose()
-        elif self.signal is None:
-            self.signal = number
+        elif not self._is_ending:
+            self._is_ending = True
             self._deadline = time.monotonic() + _PATIENCE_SECONDS
             self._end()
         else:
             self._exit()
 
     def _hang_up(self) -> None:
-        self.let_go()
+        self._let_go()
         self._close()
         if not self.is_lost:
             self.is_lost = True
@@ -161,7 +179,7 @@ class TerminalGuard:
 
     def _exit(self) -> None:
         assert self.signal is not None
-        self.let_go()
+        self._let_go()
         self._give_back()
         os._exit(128 + self.signal)
 
@@ -174,7 +192,7 @@ class TerminalGuard:
 
     def _give_back(self) -> None:
         """Bring the terminal into the state it was in, without waiting for a line that is stalled."""
-        if self._terminal is None or sys.platform == "win32":
+        if self._terminal is None or self._is_away or not self._has_screen or sys.platform == "win32":
             return
         written = 0
         deadline = time.monotonic() + _GIVING_BACK_SECONDS

@@ -18,7 +18,7 @@ from geocont_tui import state as states
 from geocont_tui.job import Snapshot
 from geocont_tui.palette import Palette
 from geocont_tui.screens.reader import Reader
-from geocont_tui.screens.run import NORMAL, SIGNS, Pane, Phase, RunScreen
+from geocont_tui.screens.run import NORMAL, OVER, SIGNS, Pane, Phase, RunScreen
 from geocont_tui.screens.variant import row_text, variant_paragraphs
 from geocont_tui.widgets.bars import Bars
 from geocont_tui.widgets.cells import CellWidget
@@ -159,7 +159,7 @@ class AblationScreen(RunScreen):
 
     def _paint_status(self) -> None:
         state = self.state
-        is_over = self._phase in ("done", "stopped", "failed")
+        is_over = self._phase in OVER
         rate, share = None if is_over else state.steps_per_second, state.probe_share
         self.query_one("#status", StatusLine).show(
             StatusData(

@@ -25,7 +25,7 @@ from geocont_tui.screens.dialogs import FilterDialog
 from geocont_tui.screens.pair import cosine_line, pair_paragraphs, pair_text, pair_title
 from geocont_tui.screens.plan import plan_paragraphs
 from geocont_tui.screens.reader import Reader
-from geocont_tui.screens.run import NORMAL, SIGNS, Pane, Phase, RunScreen
+from geocont_tui.screens.run import NORMAL, OVER, SIGNS, Pane, Phase, RunScreen
 from geocont_tui.widgets import pair_table, shades
 from geocont_tui.widgets.claims_panel import ClaimsPanel
 from geocont_tui.widgets.heat_map import HeatMap
@@ -191,7 +191,7 @@ class AnalysisScreen(RunScreen):
 
     def _paint_fast(self) -> None:
         state = self.state
-        is_over = self._phase in ("done", "stopped", "failed")
+        is_over = self._phase in OVER
         rate = None if is_over else state.bytes_per_second
         notes = [f"cached {state.cached}"] * bool(state.cached)
         read = f"{size(state.bytes_read)} of {size(state.bytes)}"

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -41,6 +42,45 @@ class StopQuestion(ModalScreen[bool]):
 
     def action_confirm(self) -> None:
         self.dismiss(True)
+
+
+Leaving = Literal["go on", "stop"]
+
+
+class QuitQuestion(ModalScreen[Leaving | None]):
+    """How to leave a run that goes on: in the background, or stopped; None: not to leave."""
+
+    BINDINGS = keys.bindings("quit")
+
+    def __init__(self, palette: Palette, run: str, position: str) -> None:
+        super().__init__(classes="-ascii" if palette.ascii_only else None)
+        self._palette = palette
+        self._run = run
+        self._position = position
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = Content("quit?")
+            yield TextPane(self._palette)
+            yield KeyLine(self._palette, "quit")
+
+    def on_mount(self) -> None:
+        self.query_one(TextPane).show(
+            (
+                Paragraph(self._position),
+                *(Paragraph(f"{keys.label(key, self._palette.ascii_only)}  {key.help}") for key in keys.of("quit")),
+                Paragraph(f"To come back: geocont-tui watch {self._run}", "dim"),
+            )
+        )
+
+    def action_background(self) -> None:
+        self.dismiss("go on")
+
+    def action_stop(self) -> None:
+        self.dismiss("stop")
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
 
 
 class ExportDialog(ModalScreen[Path | None]):

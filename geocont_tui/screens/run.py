@@ -25,7 +25,7 @@ from geocont_tui.widgets.cells import ASCII_FOR, BLANK, NO_STYLE, CellWidget, wr
 from geocont_tui.widgets.key_line import KeyLine
 from geocont_tui.widgets.text_pane import Paragraph, TextPane
 
-Phase = Literal["starting", "running", "paused", "stopping", "done", "stopped", "failed"]
+Phase = Literal["starting", "running", "paused", "stopping", "done", "stopped", "failed", "interrupted"]
 SIGNS: dict[Phase, Sign] = {
     "starting": "waiting",
     "running": "running",
@@ -34,7 +34,9 @@ SIGNS: dict[Phase, Sign] = {
     "done": "done",
     "stopped": "stopped",
     "failed": "failed",
+    "interrupted": "stopped",
 }
+OVER: tuple[Phase, ...] = ("done", "stopped", "failed", "interrupted")
 
 SMALLEST = (60, 15)
 NORMAL = (80, 24)
@@ -195,7 +197,7 @@ class RunScreen(Screen[None]):
             self._shown_view = "failure"
             self._pane = "view"
             self._arrange()
-        is_over = phase in ("done", "stopped", "failed")
+        is_over = phase in OVER
         self.query_one("#keys", KeyLine).show(
             frozenset({"pause", "stop"} if is_over else ()), {"pause": "go on"} if phase == "paused" else {}
         )

@@ -40,7 +40,7 @@ from textual.widgets import Input
 from geocont_tui.app import AblationApp
 from geocont_tui.job import ablation_job
 from geocont_tui.screens.ablation import AblationScreen
-from geocont_tui.screens.dialogs import ExportDialog, StopQuestion
+from geocont_tui.screens.dialogs import ExportDialog, QuitQuestion, StopQuestion
 from geocont_tui.screens.reader import Reader
 from geocont_tui.terminal import Settings
 from geocont_tui.widgets.cells import CellWidget
@@ -278,13 +278,27 @@ async def test_stop_asks_and_keeps_the_journal(tmp_path):
 async def test_quit_asks_while_the_training_runs(tmp_path):
     async with running(tmp_path) as run:
         await run.press("q")
-        assert isinstance(run.app.screen, StopQuestion)
+        assert isinstance(run.app.screen, QuitQuestion)
         await run.press("q")
         assert isinstance(run.app.screen, AblationScreen)
         assert run.app.is_running
         await run.press("q", "x")
         await run.settle()
     assert run.app.return_code == 130
+    assert not run.app.goes_on
+
+
+async def test_quitting_leaves_the_job_open_to_go_on_without_the_screen(tmp_path):
+    async with running(tmp_path) as run:
+        await run.press("space", "q")
+        assert "To come back: geocont-tui watch" in run.text
+        run.source.released.set()
+        await run.press("enter")
+    assert run.app.goes_on
+    # What is to run in the background is not paused there, where nobody sees it.
+    assert not run.app.job.paused
+    assert not run.app.job.over
+    run.app.job.close()
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])

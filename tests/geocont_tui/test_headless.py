@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -372,21 +373,6 @@ def test_a_signal_ends_the_run_in_order(
     assert last.status == "stopped"
 
 
-def test_a_second_signal_ends_it_at_once_and_the_journal_all_the_same(
-    train: Callable[..., None], tmp_path: Path
-) -> None:
-    def twice() -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    train(*first(0.4), twice)
-    with pytest.raises(KeyboardInterrupt):
-        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
-    *_, last = read_events(tmp_path)
-    assert isinstance(last, RunFinished)
-    assert last.status == "stopped"
-
-
 def test_an_ignored_signal_stays_ignored(train: Callable[..., None], tmp_path: Path) -> None:
     train(*first(0.4), lambda: signal.raise_signal(signal.SIGINT), RunFinished(status="done", time=0.0))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -490,6 +476,30 @@ def test_results_that_cannot_be_written_are_said_and_kept(tmp_path: Path) -> Non
     assert problem == "error: the results cannot be written to standard output: No space left on device"
     assert remedy.startswith("try: `geocont-tui export")
     assert last_event(tmp_path).status == "done"  # type: ignore[union-attr]
+
+
+DEAF = """
+import signal, threading, time
+all_events = synthetic.events
+def deaf():
+    yield from all_events(until=0.2)
+    for _ in range(COUNT):
+        signal.raise_signal(signal.SIGINT)
+    threading.Event().wait(60)
+synthetic.events = deaf
+"""
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(1, 3, 5), (2, 0, 1)])
+def test_a_second_signal_ends_a_deaf_job_at_once_and_the_first_within_5_seconds(
+    count: int, least: float, most: float, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    result = run(tmp_path, DEAF.replace("COUNT", str(count)))
+    # Beside it the program has only to be loaded.
+    assert least < time.monotonic() - began < most + 4
+    assert result.returncode == 130
+    assert list(read_events(tmp_path)) == first(0.2)
 
 
 def test_a_full_disk_ends_the_run_and_what_was_written_reads_back(tmp_path: Path) -> None:

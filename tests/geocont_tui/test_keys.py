@@ -16,7 +16,7 @@ from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.analysis import AnalysisScreen
 from geocont_tui.screens.commands import Commands
 from geocont_tui.screens.deletion import DeletionQuestion
-from geocont_tui.screens.dialogs import ExportDialog, FilterDialog, StopQuestion
+from geocont_tui.screens.dialogs import ExportDialog, FilterDialog, QuitQuestion, StopQuestion
 from geocont_tui.screens.entry import Entry
 from geocont_tui.screens.help import help_text
 from geocont_tui.screens.home import HomeScreen
@@ -30,6 +30,7 @@ SCREENS = {
     "analysis": AnalysisScreen,
     "reader": Reader,
     "question": StopQuestion,
+    "quit": QuitQuestion,
     "export": ExportDialog,
     "filter": FilterDialog,
     "commands": Commands,

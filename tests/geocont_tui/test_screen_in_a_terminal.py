@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -100,12 +101,14 @@ class Terminal:
 
 
 @contextmanager
-def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
+def terminal(folder: Path, *arguments: str, shell: bool = False) -> Iterator[Terminal]:
+    """The program in a terminal, or a shell there that has started it."""
+    command = [sys.executable, "-c", PROGRAM, str(folder), *arguments]
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), *arguments],
+        ["bash", "--norc", "-i"] if shell else command,
         stdin=child,
         stdout=child,
         stderr=child,
@@ -115,9 +118,14 @@ def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
     )
     os.close(child)
     opened = Terminal(parent, process)
+    if shell:
+        (folder / "run.sh").write_text(shlex.join(command))
+        os.write(parent, f". {folder / 'run.sh'}\n".encode())
     try:
         yield opened
     finally:
+        # What went on in the background ends too.
+        (folder / "finish").touch()
         process.kill()
         process.wait()
         opened.hang_up()
@@ -258,12 +266,36 @@ def test_quitting_says_where_the_run_is_kept(tmp_path):
     with terminal(tmp_path) as run:
         run.read_until(b"what this shows")
         os.write(run.parent, b"q")
-        run.read_until(b"go on")
+        run.read_until(b"in the background")
         os.write(run.parent, b"x")
         assert run.end() == 130
         assert given_back(run.written)
         assert tmp_path.name in run.written[run.written.rindex(b"\x1b[?1049l") :].decode()
     assert last_event(tmp_path).status == "stopped"
+
+
+def test_what_runs_in_the_background_gives_the_shell_its_terminal_back(tmp_path):
+    with terminal(tmp_path, shell=True) as run:
+        run.read_until(b"what this shows")
+        os.write(run.parent, b"q")
+        run.read_until(b"in the background")
+        os.write(run.parent, b"\r")
+        run.read_until(b"goes on in the background")
+        # The prompt is there, and the same process still writes.
+        os.write(run.parent, b"echo pro''mpt; jobs -l\n")
+        run.read_until(b"prompt")
+        assert given_back(run.written)
+        there = journal_length(tmp_path)
+        wait_for(lambda: journal_length(tmp_path) > there + 2000)
+        # Neither Ctrl-C nor the end of the shell ends it.
+        os.write(run.parent, b"\x03exit\nexit\n")
+        assert run.process.wait(PATIENCE) is not None
+        run.hang_up()
+        there = journal_length(tmp_path)
+        wait_for(lambda: journal_length(tmp_path) > there + 2000)
+        (tmp_path / "finish").touch()
+        wait_for(lambda: isinstance(last_event(tmp_path), RunFinished))
+    assert last_event(tmp_path).status == "done"
 
 
 def test_a_bug_in_the_screen_shows_no_local_variables(tmp_path):
