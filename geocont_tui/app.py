@@ -34,7 +34,7 @@ from rich.text import Text
 from textual import work
 from textual.await_complete import AwaitComplete
 from textual.screen import Screen
-from textual.worker import get_current_worker
+from textual.worker import Worker, WorkerState, get_current_worker
 
 from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.background import leave_terminal, watch_name
@@ -253,6 +253,14 @@ class RunApp(LineApp[None]):
         if not self._exit_renderables:
             self._exit_renderables.append(Text(f"the screen failed: {problem}\nplease report this with {log}"))
         self._close_messages_no_wait()
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """Show what went wrong in a worker, which Textual would keep to itself."""
+        error = event.worker.error
+        if event.state is WorkerState.ERROR and error is not None:
+            log = self._keep_log("".join(traceback.format_exception(error)))
+            said = f"{type(error).__name__}: {error}; please report this with {log}"
+            self._answer(said, f"something went wrong, see {log.name} in the run's folder", "error")
 
     def _keep_log(self, text: str) -> Path:
         """Write what went wrong with the screen into the run's folder; where it is."""

@@ -507,6 +507,23 @@ async def test_export_that_cannot_write_says_why(tmp_path):
         assert "cannot be written" in await run.press("5")
 
 
+async def test_a_bug_in_an_export_is_shown_with_its_log(tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("geocont_tui.app.tables.write_csv", fail)
+    async with running(tmp_path) as run:
+        await run.press("e", "enter")
+        await run.pilot.pause()
+        while not (run.folder / "error.log").exists():
+            await run.pilot.pause(0.01)
+        await run.pilot.pause()
+        assert "something went wrong, see error.log" in run.lines[-1]
+        assert "ZeroDivisionError" in await run.press("5")
+        assert run.app.is_running
+        assert not run.app.job.over
+
+
 async def test_a_picture_is_an_svg_in_the_runs_folder(tmp_path):
     async with running(tmp_path, (140, 40)) as run:
         text = await run.press("s")

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from geocont_tui import headless
-from geocont_tui.headless import read_state, run_ablation, runs_table, summary_table, write_out
+from geocont_tui.headless import read_state, run_ablation, runs_table, summary_table, watch_run, write_out
 from geocont_tui.plain_text import duration
 from geocont_tui.state import AblationState, fold
 from geocont_tui.terminal import ExitCode
@@ -371,6 +371,26 @@ def test_a_signal_ends_the_run_in_order(
     assert kept == [*events, events[-1]]
     assert isinstance(last, RunFinished)
     assert last.status == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        (journaled(synthetic.events()), ExitCode.DONE),
+        ([*first(0.4), RunFinished(status="failed", time=0.0, problem="no memory", remedy="less")], ExitCode.FAILED),
+        ([*first(0.4), RunFinished(status="stopped", time=0.0)], ExitCode.INTERRUPTED),
+        (first(0.4), ExitCode.INTERRUPTED),
+    ],
+)
+def test_watching_without_a_screen_prints_the_results_and_says_how_the_run_ended(
+    events: list[Event], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+    assert watch_run(tmp_path, json=tmp_path / "t.json") == code
+    out, err = capsys.readouterr()
+    assert out == summary_table(folded(events))
+    assert "24 networks, 60000 training images" in err.splitlines()
+    assert (tmp_path / "t.json").is_file()
 
 
 def test_an_ignored_signal_stays_ignored(train: Callable[..., None], tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
 """A run pulled in one thread and looked at from another; here the threads take turns, so that nothing waits."""
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import synthetic
+from geocont import run_control
 from geocont.errors import InputError, JobError
-from geocont.events import Event, RunStarted
+from geocont.events import Event, RunPaused, RunStarted
 from geocont.runs import Recording
 
 from geocont_tui import state as states
-from geocont_tui.job import Job, ablation_job
+from geocont_tui.job import Job, WatchedRun, ablation_job, watched_run
 
 
 def job_of(events: Iterator[Event], folder: Path) -> Job[states.AblationState]:
@@ -174,6 +176,75 @@ def test_a_bug_in_the_fold_ends_the_run_with_a_closed_journal(tmp_path):
     assert job.snapshot.state.status == "failed"
     assert "KeyError" in job.snapshot.state.problem
     assert job.recording.finished is not None
+
+
+def endless(asks: Callable[[int], None]) -> Iterator[Event]:
+    """Events for ever; `asks` is told how many there were."""
+    yield from synthetic.events(until=0.1)
+    last = list(synthetic.events(until=0.1))[-1]
+    for count in itertools.count():
+        asks(count)
+        yield last
+
+
+def test_it_does_what_a_watching_screen_asks_for_and_journals_the_pause(tmp_path):
+    def asks(count: int) -> None:
+        if count == 0:
+            run_control.ask(tmp_path, "pause")
+            threading.Thread(target=resume_once_paused).start()
+        elif count == 1:
+            run_control.ask(tmp_path, "stop")
+        assert count < 2
+
+    def resume_once_paused() -> None:
+        while not isinstance(journal(tmp_path)[-1], RunPaused):
+            assert not job.over
+            threading.Event().wait(0.01)
+        assert job.paused
+        run_control.ask(tmp_path, "resume")
+
+    job = job_of(endless(asks), tmp_path)
+    job.run()
+    assert job.error is None
+    assert job.snapshot.state.status == "stopped"
+    names = [type(event).__name__ for event in journal(tmp_path)]
+    assert names[-4:] == ["RunPaused", "RunResumed", "Progress", "RunFinished"]
+
+
+def test_watching_folds_what_is_journaled_and_ends_with_the_run(tmp_path):
+    job_of(synthetic.events(), tmp_path).run()
+    watched = watched_run(tmp_path)
+    watched.run()
+    assert watched.over
+    assert not watched.is_abandoned
+    assert watched.snapshot.state.status == "done"
+    assert watched.snapshot.findings == states.findings(fold_all(synthetic.events()))
+    watched.pause()
+    assert not watched.paused
+
+
+def test_a_watched_run_that_nobody_writes_any_more_is_over(tmp_path):
+    job = job_of(synthetic.events(until=0.2), tmp_path)
+    looks = iter([False] * 40 + [True])
+    job.run(lambda: next(looks))
+    watched = WatchedRun(
+        tmp_path,
+        iter([*journal(tmp_path), None]),
+        states.planned(synthetic.experiment(), ""),
+        states.fold,
+        lambda _: (),
+    )
+    watched.run(lambda: watched.over)
+    assert watched.is_abandoned
+    assert watched.over
+    assert watched.snapshot.state.status == "running"
+    job.close()
+
+
+def test_a_watched_run_that_cannot_be_asked_says_so(tmp_path):
+    watched = WatchedRun(tmp_path / "gone", iter([]), states.planned(synthetic.experiment(), ""), states.fold, tuple)
+    with pytest.raises(InputError, match="cannot be asked to stop"):
+        watched.stop()
 
 
 def test_judging_reads_everything_only_now_and_then(tmp_path, monkeypatch):
