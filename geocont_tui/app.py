@@ -28,6 +28,7 @@ from geocont.ablations.experiment import Experiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError
 from geocont.events import Event, Message
+from geocont.run_lock import holder
 from geocont.runs import Recording, read_events
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -79,6 +80,7 @@ class RunApp(LineApp[None]):
         self._is_called_off = False
         self._is_leaving = False
         self._is_stopping = False
+        self._has_said_how_to_resume = False
         self._ticks = 0
         self._rest_is_due = False
         self._painted: tuple[int, Phase] | None = None
@@ -129,6 +131,10 @@ class RunApp(LineApp[None]):
             self.exit()
             return
         self.app_resume_signal.subscribe(self, self._repaint_all)
+        writer = holder(self.job.folder) if self.is_watching else None
+        if writer is not None:
+            said = f"process {writer.pid} on {writer.host} writes this run; leaving does not stop it"
+            self.call_after_refresh(self._answer, said, "leaving does not stop the run")
         self.pull()
         self.set_interval(1 / self.settings.fps, self._tick)
         # What the program is made of stays to the end. Looking through all of it for garbage, again and again, takes
@@ -157,6 +163,11 @@ class RunApp(LineApp[None]):
     def paint(self, everything: bool = True) -> None:
         """Hand the latest snapshot to the screen if it is new; a change of phase is always shown everywhere."""
         snapshot, phase = self.job.snapshot, self.phase
+        if phase == "interrupted" and not self._has_said_how_to_resume:
+            self._has_said_how_to_resume = True
+            command = f"geocont-tui resume {shlex.quote(watch_name(self.job.folder))}"
+            said = f"nobody writes this run any more; `{command}` goes on with it"
+            self.call_after_refresh(self._answer, said, "the run was interrupted")
         new = (snapshot.version, phase)
         everything = (everything or self._painted is None or self._painted[1] != phase) and new != self._painted_rest
         if everything or new != self._painted:

@@ -38,10 +38,11 @@ from textual.strip import Strip
 from textual.widgets import Input
 
 from geocont_tui.app import AblationApp
-from geocont_tui.job import ablation_job
+from geocont_tui.job import WatchedRun, ablation_job
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.dialogs import ExportDialog, QuitQuestion, StopQuestion
 from geocont_tui.screens.reader import Reader
+from geocont_tui.state import fold, planned
 from geocont_tui.terminal import Settings
 from geocont_tui.widgets.cells import CellWidget
 from geocont_tui.widgets.text_pane import TextPane
@@ -286,6 +287,25 @@ async def test_quit_asks_while_the_training_runs(tmp_path):
         await run.settle()
     assert run.app.return_code == 130
     assert not run.app.goes_on
+
+
+async def test_a_watched_run_that_nobody_writes_says_how_to_go_on_and_is_left_without_a_question(tmp_path):
+    events = iter([*synthetic.events(until=0.3), None])
+    job = WatchedRun(tmp_path, events, planned(synthetic.experiment(), ""), fold, lambda _: ())
+    app = AblationApp(job, DARK)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.workers.wait_for_complete()
+        app.paint()
+        await pilot.pause()
+        run = Run(app, pilot, Source(iter(())), tmp_path)
+        assert "■ interrupted" in run.lines[0]
+        assert "the run was interrupted" in run.lines[-1]
+        assert "geocont-tui resume" in (await run.press("5")).replace("\n", " ")
+        assert "pause" not in run.lines[-1]
+        await run.press("q")
+    assert app.return_code == 0
+    # No request is left for whoever goes on with it.
+    assert not (tmp_path / "control").exists()
 
 
 async def test_quitting_leaves_the_job_open_to_go_on_without_the_screen(tmp_path):
