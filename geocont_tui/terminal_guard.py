@@ -78,8 +78,6 @@ class TerminalGuard:
             # One that is ignored (nohup) stays ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
-        # A call is interrupted only by a signal that has a handler.
-        self._before[signal.SIGURG] = signal.signal(signal.SIGURG, lambda *_: None)
         self._thread.start()
         return self
 
@@ -183,13 +181,6 @@ class TerminalGuard:
         self._give_back()
         os._exit(128 + self.signal)
 
-    def _interrupt_threads(self) -> None:
-        """Interrupt the calls that threads wait in. They are made again, on streams that now lead nowhere."""
-        for thread in threading.enumerate():
-            if thread is not self._thread and thread.ident is not None:
-                with suppress(OSError):
-                    signal.pthread_kill(thread.ident, signal.SIGURG)
-
     def _give_back(self) -> None:
         """Bring the terminal into the state it was in, without waiting for a line that is stalled."""
         if self._terminal is None or self._is_away or not self._has_screen or sys.platform == "win32":
@@ -197,11 +188,9 @@ class TerminalGuard:
         written = 0
         deadline = time.monotonic() + _GIVING_BACK_SECONDS
         while written < len(_RESTORED) and time.monotonic() < deadline:
-            # What the line has not taken is about a screen that is no more, and would leave no room. Whoever still
-            # waits to write it holds the terminal against all others.
+            # What the line has not taken is about a screen that is no more, and would leave no room.
             with suppress(termios.error):
                 termios.tcflush(self._terminal, termios.TCOFLUSH)
-            self._interrupt_threads()
             with suppress(OSError):
                 written = os.write(self._terminal, _RESTORED)
             if written < len(_RESTORED):
