@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from geocont import tables
-from geocont.ablations.experiment import Experiment
+from geocont.ablations.experiment import AnyExperiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError
 from geocont.events import Event, Message
@@ -359,7 +359,7 @@ class AnalysisApp(RunApp):
         return AnalysisScreen(self.job.snapshot, self.palette, self.job.folder.name)
 
 
-def run_ablation(experiment: Experiment, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
+def run_ablation(experiment: AnyExperiment, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
     """Show the training of `experiment` on the screen and keep it in `run_folder`; the exit code of the process.
 
     Says on stderr where the run is kept, and what was wrong if it failed.

@@ -16,7 +16,7 @@ from typing import TextIO
 
 import msgspec
 from geocont import tables
-from geocont.ablations.experiment import Experiment
+from geocont.ablations.experiment import AnyExperiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
 from geocont.events import Event, Message, NetworkDiverged
@@ -52,7 +52,7 @@ _SILENCE_SECONDS = 60.0
 
 
 def run_ablation(
-    experiment: Experiment,
+    experiment: AnyExperiment,
     events: Iterator[Event],
     run_folder: Path,
     *,

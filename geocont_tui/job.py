@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from geocont import run_control
-from geocont.ablations.experiment import Experiment
+from geocont.ablations.experiment import AnyExperiment
 from geocont.claims import Finding
 from geocont.errors import GeocontError, InputError
 from geocont.events import AnalysisStarted, Event, RunFinished, RunPaused, RunResumed
@@ -325,7 +325,7 @@ class Begun(Iterator[Event]):
             close()
 
 
-def ablation_job(experiment: Experiment, recording: Recording, device: str = "") -> Job[AblationState]:
+def ablation_job(experiment: AnyExperiment, recording: Recording, device: str = "") -> Job[AblationState]:
     """The job of training `experiment`; its plan is known before the first event."""
     return Job(recording, states.planned(experiment, device), states.fold, states.findings)
 

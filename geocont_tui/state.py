@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-import msgspec
 from geocont import chance, claims
-from geocont.ablations.experiment import Experiment, Variant
+from geocont.ablations.experiment import AnyExperiment, AnyVariant, Experiment, plain
 from geocont.events import (
     Alignment,
     Event,
@@ -54,7 +53,7 @@ class Network:
 class AblationState:
     """A run as known so far. `networks` is keyed by (variant, seed); durations are seconds."""
 
-    experiment: Experiment
+    experiment: AnyExperiment
     device: str
     versions: Mapping[str, str]
     started: float
@@ -186,7 +185,7 @@ class Summary:
     activation_factor: Spread | None
 
 
-def planned(experiment: Experiment, device: str) -> AblationState:
+def planned(experiment: AnyExperiment, device: str) -> AblationState:
     """What can be shown of an experiment before its first event."""
     networks = {
         (variant.name, seed): Network(variant=variant.name, seed=seed, steps=variant.steps)
@@ -211,7 +210,7 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
     """
     if isinstance(event, RunStarted):
         return AblationState(
-            experiment=msgspec.convert(event.experiment, Experiment),
+            experiment=plain(event.experiment),
             device=event.device,
             versions=MappingProxyType(dict(event.versions)),
             started=event.time,
@@ -284,7 +283,7 @@ def _with(state: AblationState, changed: Mapping[tuple[str, int], Network]) -> A
     return replace(state, networks=MappingProxyType({**state.networks, **changed})) if changed else state
 
 
-def variant_of(state: AblationState, name: str) -> Variant:
+def variant_of(state: AblationState, name: str) -> AnyVariant:
     """The settings of a variant."""
     return next(variant for variant in state.experiment.variants if variant.name == name)
 
@@ -294,8 +293,9 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     present = [value for value in values if value is not None and math.isfinite(value)]
     if not present:
         return None
-    mean = math.fsum(value / len(present) for value in present)
-    # hypot scales, so that the squares of huge losses do not overflow.
+    # Scaled, and hypot scales by itself, so that huge losses do not overflow.
+    largest = max(map(abs, present)) or 1.0
+    mean = largest * (math.fsum(value / largest for value in present) / len(present))
     std = math.hypot(*(value - mean for value in present)) / math.sqrt(len(present) - 1) if len(present) > 1 else None
     return Spread(mean=mean, std=std, count=len(present))
 
@@ -360,6 +360,8 @@ def chance_level(state: AblationState, variant: str, quantity: Quantity) -> tupl
 
 def findings(state: AblationState) -> tuple[claims.Finding, ...]:
     """What the numbers so far say about the claims of the source."""
+    if not isinstance(state.experiment, Experiment):
+        return ()
     return claims.judge(
         state.experiment,
         {key: network.probes for key, network in state.networks.items()},

@@ -13,6 +13,17 @@ import msgspec
 
 JOURNAL_VERSION = 1
 
+RESIDUAL_SIDES: dict[str, Literal["v", "u"]] = {
+    "q": "v",
+    "k": "v",
+    "v": "v",
+    "o": "u",
+    "gate": "v",
+    "up": "v",
+    "down": "u",
+}
+"""Where the projections of a transformer meet the residual stream: readers at their input, writers at their output."""
+
 
 class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag=True, kw_only=True):
     pass
@@ -51,7 +62,8 @@ class NetworkProgress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Progress(_Event, frozen=True, kw_only=True):
     """A heartbeat: the networks that moved since the last one. `elapsed` leaves out pauses.
 
-    `steps_per_second` counts network-steps over all networks, recently; `probe_share` is the part of the computing time
+    `steps_per_second` counts network-steps over all networks, recently, `tokens_per_second` their tokens (None where
+    they are not trained on text); `probe_share` is the part of the computing time
     so far that went into probes (0…1). `training_seconds` and `probe_seconds` as in RunFinished.
     """
 
@@ -61,6 +73,7 @@ class Progress(_Event, frozen=True, kw_only=True):
     probe_share: float | None
     training_seconds: float | None = None
     probe_seconds: float | None = None
+    tokens_per_second: float | None = None
 
 
 class Alignment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -83,7 +96,8 @@ class Probe(_Event, frozen=True, kw_only=True):
     """One measurement of one projection of one network after `step` updates.
 
     Means are over layers or adjacent pairs, leaving out what does not exist. `loss` and `accuracy` are the training
-    mini-batches' since the previous probe. `missing` maps a field that is None (or partly None) to the reason.
+    mini-batches' since the previous probe, `held_out_loss` that of text which is not trained on (per token, in nats),
+    where it was evaluated at this step. `missing` maps a field that is None (or partly None) to the reason.
     """
 
     variant: str
@@ -111,10 +125,11 @@ class Probe(_Event, frozen=True, kw_only=True):
     gradient_norm: float | None
     exact: bool
     missing: dict[str, str] = {}
+    held_out_loss: float | None = None
 
 
 class NetworkFinished(_Event, frozen=True, kw_only=True):
-    """A network has done all its steps. Loss and accuracy on the whole test set."""
+    """A network has done all its steps. Loss and accuracy on the whole test set; of text the held-out loss alone."""
 
     variant: str
     seed: int

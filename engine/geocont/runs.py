@@ -29,7 +29,7 @@ import tomli_w
 
 from geocont import run_lock
 from geocont.ablations import experiment as experiments
-from geocont.ablations.experiment import Experiment
+from geocont.ablations.experiment import AnyExperiment, plain
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
 from geocont.events import (
@@ -118,8 +118,8 @@ def run_path(name: str, parent: Path | None = None) -> Path:
     return (runs_folder() if parent is None else parent) / f"{stamp}_{safe_name}_{suffix}"
 
 
-def create_run_folder(experiment: Experiment, parent: Path | None = None, *, path: Path | None = None) -> Path:
-    """Make a folder for a run and write experiment.toml, from which `experiment.read` gives an equal Experiment.
+def create_run_folder(experiment: AnyExperiment, parent: Path | None = None, *, path: Path | None = None) -> Path:
+    """Make a folder for a run and write experiment.toml, from which `experiment.read` gives an equal experiment.
 
     Args:
         experiment: what will be run.
@@ -185,7 +185,7 @@ def _create(folder: Path, file_name: str, content: Mapping[str, Any]) -> Path:
 class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
     """What a run that is not done was asked for: an `experiment`, or the parameters of an `analysis`."""
 
-    experiment: Experiment | None = None
+    experiment: AnyExperiment | None = None
     analysis: dict[str, Any] | None = None
 
 
@@ -209,7 +209,7 @@ def resume_run(folder: Path) -> Interrupted:
     match held.started:
         case RunStarted(experiment=asked):
             try:
-                return Interrupted(experiment=msgspec.convert(asked, Experiment))
+                return Interrupted(experiment=plain(asked))
             except msgspec.ValidationError as error:
                 raise InputError(
                     f"the experiment of {folder} cannot be read: {error}", "go on with the version that began it"

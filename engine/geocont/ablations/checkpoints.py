@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from geocont.ablations import probes
-from geocont.ablations.experiment import Experiment
+from geocont.ablations.experiment import AnyExperiment
 from geocont.atomic import atomic_file
 from geocont.errors import InputError
 from geocont.events import Event, Probe
@@ -76,7 +76,7 @@ class Checkpoints:
             1 % of the time.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment, seconds: float | None = None) -> None:
+    def __init__(self, folder: Path, experiment: AnyExperiment, seconds: float | None = None) -> None:
         self.problems: list[str] = []
         self._folder = folder
         self._experiment = hashlib.sha256(msgspec.json.encode(experiment)).hexdigest()

@@ -19,7 +19,7 @@ from typing import IO, Literal, NoReturn
 
 import msgspec
 
-from geocont.ablations.experiment import Experiment, Variant
+from geocont.ablations.experiment import AnyExperiment, AnyVariant
 from geocont.ablations.slices import AHEAD as AHEAD
 from geocont.ablations.slices import Slice, report
 from geocont.errors import InputError, JobError
@@ -39,7 +39,7 @@ _COMMAND = [sys.executable, "-P", "-m", "geocont.ablations.worker"]
 class Task(msgspec.Struct, frozen=True, tag=True):
     """What a worker is begun with."""
 
-    experiment: Experiment
+    experiment: AnyExperiment
     device: str
 
 
@@ -52,7 +52,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Share(msgspec.Struct, frozen=True, tag=True):
-    """Which networks a worker trains, by their place in `Experiment.networks`.
+    """Which networks a worker trains, by their place in `networks` of the experiment.
 
     `checkpoints` is the folder for them, None where none are kept; `probed` are, network by network, the steps whose
     measurements are journaled.
@@ -86,7 +86,7 @@ class _Remote(Exception):  # noqa: N818
     """A traceback from another process, as text."""
 
 
-def train(experiment: Experiment, device: str = "auto", folder: Path | None = None) -> Iterator[Event]:
+def train(experiment: AnyExperiment, device: str = "auto", folder: Path | None = None) -> Iterator[Event]:
     """The events of `training.train`, from worker processes. Closing the generator ends them.
 
     Args:
@@ -141,7 +141,7 @@ def train(experiment: Experiment, device: str = "auto", folder: Path | None = No
             worker.wait(deadline)
 
 
-def _deal(experiment: Experiment, held: Journaled, workers: int, checkpoints: Path | None) -> list[Share]:
+def _deal(experiment: AnyExperiment, held: Journaled, workers: int, checkpoints: Path | None) -> list[Share]:
     """What is left to be trained, a share for each worker."""
     networks = experiment.networks
     left = [place for place, (variant, seed) in enumerate(networks) if (variant.name, seed) not in held.over]
@@ -163,12 +163,12 @@ def _deal(experiment: Experiment, held: Journaled, workers: int, checkpoints: Pa
     ]
 
 
-def shares(networks: Sequence[tuple[Variant, int]], count: int) -> list[tuple[int, ...]]:
+def shares(networks: Sequence[tuple[AnyVariant, int]], count: int) -> list[tuple[int, ...]]:
     """Deal out networks, by their place, so that all shares take about the same time: the longest first."""
 
     def work(place: int) -> int:
         variant, _ = networks[place]
-        return variant.steps * variant.batch_size * variant.depth * variant.width**2
+        return variant.steps * variant.multiplications
 
     dealt: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count

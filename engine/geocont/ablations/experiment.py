@@ -1,5 +1,8 @@
 """What an experiment file says: the variants to train, on which data, how, and what to measure.
 
+Two kinds of networks can be trained: residual MLPs on images (`Experiment`) and Llama-style transformers on text
+(`LanguageExperiment`); `kind` tells which, and a file that does not say it is of the first.
+
 A file is TOML. `[defaults]` holds what all variants share, each `[[variants]]` table overrides it; a variant's
 optimizer or initialization that names no algorithm or scheme changes keys of the default one. Unknown keys, wrong types
 and impossible values are refused with the path of the key. `read` resolves a preset's name or a file, applies
@@ -10,6 +13,7 @@ import difflib
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -23,7 +27,9 @@ NonNegative = Annotated[float, Meta(ge=0)]
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 Count = Annotated[int, Meta(ge=1)]
 Activation = Literal["none", "relu", "gelu", "silu", "tanh", "leaky_relu", "elu", "radial", "radial_scaled"]
+LanguageActivation = Literal["silu", "gelu", "relu", "tanh", "none", "radial", "radial_scaled"]
 Normalization = Literal["none", "layernorm", "rmsnorm"]
+Precision = Literal["float32", "bf16"]
 
 ELEMENTWISE_ACTIVATIONS: frozenset[str] = frozenset({"relu", "gelu", "silu", "tanh", "leaky_relu", "elu"})
 RADIAL_ACTIVATIONS: frozenset[str] = frozenset({"radial", "radial_scaled"})
@@ -66,6 +72,14 @@ class Adam(_Config, frozen=True, kw_only=True, tag_field="algorithm", tag="adam"
     gradient_clip: NonNegative = 0.0
 
 
+class LanguageAdam(Adam, frozen=True, kw_only=True, tag_field="algorithm", tag="adam"):
+    """AdamW with the values that are usual for language models."""
+
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    weight_decay: NonNegative = 0.1
+    gradient_clip: NonNegative = 1.0
+
+
 class SGD(_Config, frozen=True, kw_only=True, tag_field="algorithm", tag="sgd"):
     """Gradient descent, with momentum if that is above 0.
 
@@ -81,20 +95,69 @@ class SGD(_Config, frozen=True, kw_only=True, tag_field="algorithm", tag="sgd"):
 Optimizer = Adam | SGD
 
 
-class Variant(_Config, frozen=True, kw_only=True):
-    """One residual MLP: input → width (bias), depth × h ← h + activation(W norm(h) [+ b]), width → classes (bias)."""
+class AnyVariant(_Config, frozen=True, kw_only=True):
+    """What every kind of network has; `multiplications` is about what a forward pass of one step takes."""
 
     name: Annotated[str, Meta(min_length=1, max_length=40)]
     residual: bool = True
-    activation: Activation = "gelu"
     normalization: Normalization = "none"
-    bias: bool = False
     depth: Annotated[int, Meta(ge=2, le=2**16)] = 16
     width: Annotated[int, Meta(ge=2, le=2**20)] = 256
-    initialization: Initialization = msgspec.field(default_factory=Normal)
-    optimizer: Optimizer = msgspec.field(default_factory=Adam)
     steps: Count = 1000
     batch_size: Count = 128
+
+    @property
+    def multiplications(self) -> int:
+        raise NotImplementedError
+
+
+class Variant(AnyVariant, frozen=True, kw_only=True):
+    """One residual MLP: input → width (bias), depth × h ← h + activation(W norm(h) [+ b]), width → classes (bias)."""
+
+    activation: Activation = "gelu"
+    bias: bool = False
+    initialization: Initialization = msgspec.field(default_factory=Normal)
+    optimizer: Optimizer = msgspec.field(default_factory=Adam)
+
+    @property
+    def multiplications(self) -> int:
+        return self.batch_size * self.depth * self.width**2
+
+
+class LanguageVariant(AnyVariant, frozen=True, kw_only=True):
+    """One decoder as transformers' LlamaForCausalLM computes it, with parts that can be replaced.
+
+    `gate`: down(activation(gate x) * up x), without it down(activation(up x)). `activation = "none"` is the identity.
+    A step sees batch_size sequences of `sequence_length` tokens, in `accumulation` parts. The learning rate rises over
+    `warmup` steps and then falls along a cosine to `final_learning_rate` times its peak. `tokens`, if given, is the
+    budget that `steps` follow from.
+    """
+
+    activation: LanguageActivation = "silu"
+    gate: bool = True
+    normalization: Normalization = "rmsnorm"
+    tied_embeddings: bool = False
+    depth: Annotated[int, Meta(ge=2, le=2**12)] = 8
+    width: Annotated[int, Meta(ge=4, le=2**16)] = 128
+    heads: Count = 4
+    key_value_heads: Count = 4
+    mlp_width: Annotated[int, Meta(ge=2, le=2**18)] = 352
+    initialization: Normal = msgspec.field(default_factory=Normal)
+    optimizer: LanguageAdam = msgspec.field(default_factory=LanguageAdam)
+    steps: Count = 500
+    tokens: Count | None = None
+    batch_size: Count = 16
+    sequence_length: Annotated[int, Meta(ge=2)] = 128
+    accumulation: Count = 1
+    warmup: Annotated[int, Meta(ge=0)] = 50
+    final_learning_rate: Annotated[float, Meta(ge=0, le=1)] = 0.1
+
+    @property
+    def multiplications(self) -> int:
+        # Without attention's own and the head's.
+        kept = (self.heads + self.key_value_heads) / self.heads
+        layer = self.width**2 * 2 * kept + self.width * self.mlp_width * (3 if self.gate else 2)
+        return int(self.batch_size * self.sequence_length * self.depth * layer)
 
 
 class Data(_Config, frozen=True, kw_only=True):
@@ -102,6 +165,20 @@ class Data(_Config, frozen=True, kw_only=True):
 
     path: Annotated[str, Meta(min_length=1)] | None = None
     images: Count | None = None
+
+
+class Text(_Config, frozen=True, kw_only=True):
+    """Text to train on: a data set of the hub, or `path`, a text or parquet file or a folder of them.
+
+    `vocabulary` is the size of the byte-level BPE that is trained on it; `held_out` the part at the end of `path` that
+    is not trained on but evaluated (a data set of the hub has its own: the split "validation").
+    """
+
+    dataset: Annotated[str, Meta(min_length=1)] = "Salesforce/wikitext"
+    configuration: Annotated[str, Meta(min_length=1)] = "wikitext-103-raw-v1"
+    path: Annotated[str, Meta(min_length=1)] | None = None
+    vocabulary: Annotated[int, Meta(ge=257, le=2**20)] = 8192
+    held_out: Annotated[float, Meta(gt=0, lt=1)] = 0.05
 
 
 class Probes(_Config, frozen=True, kw_only=True):
@@ -120,16 +197,19 @@ class Probes(_Config, frozen=True, kw_only=True):
     gap_tolerance: Annotated[float, Meta(ge=0, lt=1)] = 0.005
 
 
-class Experiment(_Config, frozen=True, kw_only=True):
-    """A set of variants, each trained from the seeds seed, seed + 1, …, seed + seeds − 1."""
-
+class _Experiment(_Config, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=60)]
     description: str = ""
     seeds: Annotated[int, Meta(ge=1, le=2**20)] = 3
     # Every seed has 2**20 streams of random numbers (see training), and a generator's seed 64 bits.
     seed: Annotated[int, Meta(ge=0, le=2**40)] = 0
-    data: Data = msgspec.field(default_factory=Data)
     probes: Probes = msgspec.field(default_factory=Probes)
+
+
+class Experiment(_Experiment, frozen=True, kw_only=True, tag_field="kind", tag="residual_mlp"):
+    """Residual MLPs on images: a set of variants, each trained from the seeds seed, seed + 1, …, seed + seeds − 1."""
+
+    data: Data = msgspec.field(default_factory=Data)
     variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
 
     @property
@@ -137,6 +217,33 @@ class Experiment(_Config, frozen=True, kw_only=True):
         """Every network of the experiment: its variant and its seed."""
         seeds = range(self.seed, self.seed + self.seeds)
         return tuple((variant, seed) for seed in seeds for variant in self.variants)
+
+
+class LanguageExperiment(_Experiment, frozen=True, kw_only=True, tag_field="kind", tag="language_model"):
+    """Transformers on text: variants and seeds as in `Experiment`.
+
+    `precision` is that of the products while training (bf16: autocast); weights and probes are float32 either way.
+    """
+
+    data: Text = msgspec.field(default_factory=Text)
+    precision: Precision = "float32"
+    variants: Annotated[tuple[LanguageVariant, ...], Meta(min_length=1)]
+
+    @property
+    def networks(self) -> tuple[tuple[LanguageVariant, int], ...]:
+        """Every network of the experiment: its variant and its seed."""
+        seeds = range(self.seed, self.seed + self.seeds)
+        return tuple((variant, seed) for seed in seeds for variant in self.variants)
+
+
+AnyExperiment = Experiment | LanguageExperiment
+
+
+def plain(table: Mapping[str, Any]) -> AnyExperiment:
+    """The experiment that a journal holds as plain data. Raises msgspec.ValidationError."""
+    if table.get("kind") == LanguageExperiment.__struct_config__.tag:
+        return msgspec.convert(table, LanguageExperiment)
+    return msgspec.convert(table, Experiment)
 
 
 def presets_folder() -> Path:
@@ -150,7 +257,7 @@ def presets() -> list[str]:
     return sorted(path.stem for path in presets_folder().glob("*.toml"))
 
 
-def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> Experiment:
+def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> AnyExperiment:
     """Read a preset or an experiment file and apply `key.path=value` overrides.
 
     Args:
@@ -188,11 +295,12 @@ def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> Experiment:
         absolute = str(Path(experiment.data.path).expanduser().absolute())
     except (OSError, RuntimeError) as error:
         raise InputError(f"data.path: {experiment.data.path} has no place: {error}", "give an absolute path") from None
-    data = msgspec.structs.replace(experiment.data, path=absolute)
-    return msgspec.structs.replace(experiment, data=data)
+    if isinstance(experiment, LanguageExperiment):
+        return msgspec.structs.replace(experiment, data=msgspec.structs.replace(experiment.data, path=absolute))
+    return msgspec.structs.replace(experiment, data=msgspec.structs.replace(experiment.data, path=absolute))
 
 
-def resolve(table: dict[str, Any], source: str) -> Experiment:
+def resolve(table: dict[str, Any], source: str) -> AnyExperiment:
     """Merge `[defaults]` into every variant and check everything. Raises InputError naming the key in `source`."""
     written = table
     table = dict(table)
@@ -209,8 +317,9 @@ def resolve(table: dict[str, Any], source: str) -> Experiment:
             _merged(defaults, variant) if isinstance(variant, dict) else variant for variant in variants
         ]
     _refuse_impossible_numbers(table, written, source)
+    kind = table.get("kind", _KINDS[0].__struct_config__.tag)
     try:
-        experiment = msgspec.convert(table, Experiment)
+        experiment: AnyExperiment = msgspec.convert(table | {"kind": kind}, AnyExperiment)
     except msgspec.ValidationError as error:
         raise _explain(error, table, written, source) from None
     names = [variant.name for variant in experiment.variants]
@@ -228,19 +337,66 @@ def resolve(table: dict[str, Any], source: str) -> Experiment:
             f"{source}: variants: the name {repeated[0]!r} is used twice", "give each variant its own name"
         )
     for index, variant in enumerate(experiment.variants):
-        if experiment.probes.leading > variant.width:
+        if experiment.probes.leading > _narrowest(variant):
             raise InputError(
                 f"{source}: probes.leading: {experiment.probes.leading} is more than "
-                f"{_as_written(f'variants[{index}].width', written)} = {variant.width}",
+                f"{_as_written(f'variants[{index}].width', written)} = {variant.width} allows",
                 "lower probes.leading or raise the width",
             )
+        if isinstance(variant, LanguageVariant):
+            _refuse_impossible_heads(variant, f"{source}: ", index, written)
+    if isinstance(experiment, LanguageExperiment):
+        return msgspec.structs.replace(experiment, variants=tuple(map(_within_budget, experiment.variants)))
     return experiment
 
 
-def with_steps(experiment: Experiment, steps: int) -> Experiment:
+def _narrowest(variant: AnyVariant) -> int:
+    """The least number of rows or columns that a measured matrix has."""
+    if isinstance(variant, LanguageVariant):
+        return min(variant.width, variant.mlp_width, variant.width // variant.heads * variant.key_value_heads)
+    return variant.width
+
+
+def _refuse_impossible_heads(variant: LanguageVariant, source: str, index: int, written: dict[str, Any]) -> None:
+    def path(key: str) -> str:
+        return _as_written(f"variants[{index}].{key}", written)
+
+    if variant.width % (2 * variant.heads):
+        raise InputError(
+            f"{source}{path('heads')}: {variant.heads} heads do not divide a width of {variant.width} into even parts",
+            "the width must be a multiple of twice the number of heads: rotary attention turns pairs of numbers",
+        )
+    if variant.heads % variant.key_value_heads:
+        raise InputError(
+            f"{source}{path('key_value_heads')}: {variant.key_value_heads} does not divide {variant.heads} heads",
+            "give a divisor of the number of heads",
+        )
+    if variant.batch_size % variant.accumulation:
+        raise InputError(
+            f"{source}{path('accumulation')}: {variant.accumulation} does not divide a batch of {variant.batch_size}",
+            "give a divisor of batch_size",
+        )
+
+
+def _within_budget(variant: LanguageVariant) -> LanguageVariant:
+    """The steps that a budget of tokens allows."""
+    if variant.tokens is None:
+        return variant
+    steps = max(variant.tokens // (variant.batch_size * variant.sequence_length), 1)
+    return msgspec.structs.replace(variant, steps=steps)
+
+
+def with_steps(experiment: AnyExperiment, steps: int) -> AnyExperiment:
     """The experiment with every variant trained for `steps` steps. Raises InputError below 1."""
     if steps < 1:
         raise InputError(f"steps: expected an integer of at least 1, got {steps}", "give a number of updates")
+    if isinstance(experiment, LanguageExperiment):
+        return msgspec.structs.replace(
+            experiment,
+            variants=tuple(
+                msgspec.structs.replace(variant, steps=steps, tokens=None) for variant in experiment.variants
+            ),
+        )
     variants = tuple(msgspec.structs.replace(variant, steps=steps) for variant in experiment.variants)
     return msgspec.structs.replace(experiment, variants=variants)
 
@@ -370,6 +526,7 @@ def _look_up(value: Any, where: str) -> Any:
 
 def _explain(error: msgspec.ValidationError, table: dict[str, Any], written: dict[str, Any], source: str) -> InputError:
     """Turn msgspec's message into `file: key.path: what is wrong`."""
+    is_language = table.get("kind") == LanguageExperiment.__struct_config__.tag
     reason, _, where = str(error).rpartition(" - at `$")
     if not reason:
         reason, where = str(error), ""
@@ -381,11 +538,11 @@ def _explain(error: msgspec.ValidationError, table: dict[str, Any], written: dic
         path = path if path.isprintable() else repr(path)
         if kind == "missing required":
             return InputError(f"{source}: {path}: this key is required", "add it")
-        near = difflib.get_close_matches(key, [known for known in _known_keys(where) if known != key], n=1)
+        near = difflib.get_close_matches(key, [known for known in _known_keys(where, is_language) if known != key], n=1)
         return InputError(f"{source}: {path}: unknown key", f"did you mean {near[0]}?" if near else "remove it")
     path = _as_written(where, written) or "file"
     value = _look_up(table, where)
-    choices = _CHOICES.get(where.rpartition(".")[2])
+    choices = _choices(where.rpartition(".")[2], is_language)
     if choices and isinstance(value, str):
         near = difflib.get_close_matches(value, choices, n=1)
         remedy = f"did you mean {near[0]}? " if near else ""
@@ -395,23 +552,38 @@ def _explain(error: msgspec.ValidationError, table: dict[str, Any], written: dic
     return InputError(f"{source}: {path}: {reason[:1].lower()}{reason[1:]}{got}", "correct the value of that key")
 
 
+_KINDS: tuple[type[Experiment], type[LanguageExperiment]] = get_args(AnyExperiment)
+
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "activation": get_args(Activation),
+    "kind": tuple(str(kind.__struct_config__.tag) for kind in _KINDS),
     "normalization": get_args(Normalization),
+    "precision": get_args(Precision),
     "scheme": tuple(str(kind.__struct_config__.tag) for kind in get_args(Initialization)),
     "algorithm": tuple(str(kind.__struct_config__.tag) for kind in get_args(Optimizer)),
 }
 
 
-def _known_keys(where: str) -> list[str]:
+def _choices(key: str, is_language: bool) -> tuple[str, ...] | None:
+    """The words that may stand at a key."""
+    if key == "activation":
+        return get_args(LanguageActivation if is_language else Activation)
+    if is_language and key == "algorithm":
+        return ("adam",)
+    return _CHOICES.get(key)
+
+
+def _known_keys(where: str, is_language: bool) -> list[str]:
     """The keys that the table at `where` may have."""
+    variant, data, experiment = (
+        (LanguageVariant, Text, LanguageExperiment) if is_language else (Variant, Data, Experiment)
+    )
     kinds: dict[str, tuple[type[msgspec.Struct], ...]] = {
-        "": (Experiment,),
-        "data": (Data,),
+        "": (experiment,),
+        "data": (data,),
         "probes": (Probes,),
-        "optimizer": get_args(Optimizer),
-        "initialization": get_args(Initialization),
+        "optimizer": (LanguageAdam,) if is_language else get_args(Optimizer),
+        "initialization": (Normal,) if is_language else get_args(Initialization),
     }
-    fields = {name for kind in kinds.get(where.rpartition(".")[2], (Variant,)) for name in kind.__struct_fields__}
-    extra = {"": {"defaults"}, "optimizer": {"algorithm"}, "initialization": {"scheme"}}
+    fields = {name for kind in kinds.get(where.rpartition(".")[2], (variant,)) for name in kind.__struct_fields__}
+    extra = {"": {"defaults", "kind"}, "optimizer": {"algorithm"}, "initialization": {"scheme"}}
     return sorted(fields | extra.get(where.rpartition(".")[2], set()))

@@ -71,8 +71,10 @@ def _work(lines: "queue.SimpleQueue[bytes]", answers: int, keeping: threading.Ev
     # Here, so that the process listens while torch is loaded.
     from geocont import devices
     from geocont.ablations.checkpoints import Checkpoints
+    from geocont.ablations.experiment import Experiment
     from geocont.ablations.training import Workshop
 
+    assert isinstance(task.experiment, Experiment)
     workshop = Workshop(task.experiment, task.device)
     started, message = workshop.introduction()
     _answer(answers, crew.Ready(started, message, devices.worker_count(workshop.device)))
