@@ -38,6 +38,7 @@ def test_the_check_sees_what_a_module_loads():
         ("geocont.events", "torch transformers"),
         ("geocont.chance", "torch transformers"),
         ("geocont.claims", "torch transformers"),
+        ("geocont.language_claims", "torch transformers"),
         ("geocont.runs", "torch transformers"),
         ("geocont.tables", "torch transformers pyarrow"),
         ("geocont.ablations.experiment", "torch transformers"),

@@ -21,7 +21,7 @@ from geocont.events import Alignment, NetworkFinished, Probe, mean_of_pairs
 Verdict = Literal["supported", "not yet", "confounded", "contradicted"]
 
 # A radial factor this near to 1, on average over the steps, leaves a linear network.
-_ACTS = 0.02
+ACTS = 0.02
 # Weights that have moved by less than this part of their norm have not been trained.
 _MOVED = 0.05
 # Weights whose update is smaller than this part of the initial norm still look like the random start.
@@ -38,8 +38,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """One number from every seed of a variant that has it."""
+class Sample:
+    """One number from every seed of a variant that has it; as text mean ± standard deviation over the seeds."""
 
     values: tuple[float, ...]
 
@@ -81,18 +81,18 @@ class _Results:
     def done(self, variant: Variant) -> bool:
         return all((variant.name, seed) in self._finished for seed in self.seeds)
 
-    def at_start(self, variant: Variant, value: Callable[[Probe], float | None]) -> _Sample:
+    def at_start(self, variant: Variant, value: Callable[[Probe], float | None]) -> Sample:
         return _sample(value(run[0]) for run in self.runs(variant) if run[0].step == 0)
 
-    def latest(self, variant: Variant, value: Callable[[Probe], float | None]) -> _Sample:
+    def latest(self, variant: Variant, value: Callable[[Probe], float | None]) -> Sample:
         """The value at the last step that every seed with probes has reached."""
         runs = self.runs(variant)
         if not runs:
-            return _Sample(())
+            return Sample(())
         step = min(run[-1].step for run in runs)
         return _sample(value(probe) for run in runs for probe in run if probe.step == step)
 
-    def trajectory(self, variant: Variant, value: Callable[[Probe], float | None]) -> dict[int, _Sample]:
+    def trajectory(self, variant: Variant, value: Callable[[Probe], float | None]) -> dict[int, Sample]:
         """The value by step, where every seed with probes has it."""
         runs = self.runs(variant)
         by_step: dict[int, list[float | None]] = defaultdict(list)
@@ -246,8 +246,8 @@ def _rise_and_fall(results: _Results, variant: Variant) -> Finding:
     factor = results.latest(variant, lambda p: p.activation_factor)
     if factor and variant.activation in RADIAL_ACTIVATIONS:
         numbers += f"; factor {factor.mean:.3f}"
-        away = 1 - _mean_over_steps(results.trajectory(variant, lambda p: p.activation_factor))
-        if away < _ACTS:
+        away = 1 - mean_over_steps(results.trajectory(variant, lambda p: p.activation_factor))
+        if away < ACTS:
             reason = (
                 f"the radial factor is within {away:.1g} of 1 on average: it hardly acts, the network is nearly linear"
             )
@@ -347,7 +347,7 @@ def _mode(results: _Results, both: Variant, normalized: Variant, activated: Vari
     return Finding(claim=claim, verdict="not yet", numbers=numbers, reason="not nearer to one than to the other yet")
 
 
-def _mean_over_steps(curve: Mapping[int, _Sample]) -> float:
+def mean_over_steps(curve: Mapping[int, Sample]) -> float:
     """Mean over the steps of a curve that was not measured evenly (trapezoids)."""
     points = sorted((step, sample.mean) for step, sample in curve.items())
     if len(points) < 2:
@@ -389,12 +389,12 @@ def _rotation_equivariant(variant: Variant) -> bool:
     )
 
 
-def _joint_std(first: _Sample, second: _Sample) -> float:
+def _joint_std(first: Sample, second: Sample) -> float:
     return float((first.std**2 + second.std**2) ** 0.5)
 
 
-def _sample(values: Iterable[float | None]) -> _Sample:
-    return _Sample(tuple(value for value in values if value is not None))
+def _sample(values: Iterable[float | None]) -> Sample:
+    return Sample(tuple(value for value in values if value is not None))
 
 
 def _sigma_ratio(probe: Probe) -> float | None:
