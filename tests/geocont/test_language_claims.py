@@ -203,6 +203,7 @@ def test_a_low_v_whose_gap_is_closed_counts_where_its_leading_subspace_is_low_to
         ((LEVEL, 0.5, 0.4, 0.25), {}, False, "supported"),
         ((LEVEL, 0.3, 0.4, 0.5), {}, False, "not yet"),
         ((LEVEL, 0.3, 0.4, 0.5), {}, True, "not yet"),
+        ((0.5, 0.5, 0.4, 0.25), {}, True, "not yet"),
         ((LEVEL,) * 4, {"shift": 0.0}, False, "not yet"),
         ((LEVEL,) * 4, {"shift": 0.0}, True, "contradicted"),
         ((LEVEL,) * 4, {"shift": 0.0, "sigma_ratio": 1.04}, True, "confounded"),
@@ -307,6 +308,11 @@ def test_variants_are_compared_only_with_others_of_the_same_settings():
         assert V1 not in judge([SILU, other], networks(SILU) | networks(other, LOST))
 
 
+def test_without_gates_there_is_nothing_for_a_gate_to_lose():
+    ungated = [msgspec.structs.replace(variant, gate=False) for variant in (SILU, NONE)]
+    assert V1 not in judge(ungated, {})
+
+
 def test_a_network_without_gate_has_three_readers():
     ungated = LanguageVariant(name="SiLU", activation="silu", gate=False)
     table = {projection: course for projection, course in USUAL.items() if projection != "gate"}
@@ -366,6 +372,28 @@ def test_equal_gates_are_told_apart_as_seldom_as_the_level_says():
     # 5 % of 400, and three standard deviations.
     assert max(told.values()) <= 20 + 3 * math.sqrt(400 * 0.05 * 0.95), told
     assert min(told.values()) > 0, "the level is not used"
+
+
+def test_a_course_that_only_fluctuates_is_called_a_fall_as_seldom_as_the_level_says():
+    generator = np.random.default_rng(2)
+    draws, told = 200, 0
+    for _ in range(draws):
+        probes = {}
+        for seed in range(SEEDS):
+            made = network(SILU, seed)
+            first, last = made["o"][0], made["o"][-1]
+            heights = 0.5 + generator.normal(0, 0.1, 40).clip(-0.3, 0.3)
+            made["o"] = [
+                first,
+                *(
+                    msgspec.structs.replace(last, step=step, weight=alignment(LEVEL, height))
+                    for step, height in enumerate(heights, 1)
+                ),
+            ]
+            probes["SiLU", seed] = made
+        told += judge([SILU], probes)[RISE].verdict == "supported"
+    # 2.5 % of 200, and three standard deviations.
+    assert told <= 5 + 3 * math.sqrt(200 * 0.025 * 0.975), told
 
 
 def test_random_directions_support_nothing_about_weights():
