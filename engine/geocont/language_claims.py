@@ -1,8 +1,9 @@
 """What the source claims about transformers (arXiv 2605.04971), and what the numbers so far say about it.
 
 The words are those of `geocont.claims`. A projection stands against chance with every seed on its own, so that one
-lucky network supports nothing; two things stand against each other by their differences seed by seed, which must exceed
-what 95 % of differences between equals would show (Student's t over the seeds). One seed decides nothing.
+lucky network supports nothing. Two things stand against each other by their differences seed by seed: the mean must
+exceed what 95 % of such means between equals would be (Student's t), and what either of the two differs by from seed to
+seed. One seed decides nothing.
 """
 
 import math
@@ -265,9 +266,9 @@ def _low_on_both_sides(results: _Results, variants: Sequence[LanguageVariant]) -
 def _low(
     results: _Results, variant: LanguageVariant, v1: _Measured, u1: _Measured, readers: Mapping[str, _Measured]
 ) -> _Part:
-    differences = {projection: _paired(reader.by_seed, v1.by_seed) for projection, reader in readers.items()}
+    signs = {projection: _sign(reader.by_seed, v1.by_seed) for projection, reader in readers.items()}
     down = _measured(results.latest(variant, "down"), "weight", "u")
-    u1_is_low = u1.is_at_chance() or _sign(_paired(down.by_seed, u1.by_seed)) > 0
+    u1_is_low = u1.is_at_chance() or _sign(down.by_seed, u1.by_seed) > 0
     if len(v1.by_seed) < 2:
         return "not yet", _ONE_SEED
     if not results.done(variant):
@@ -275,14 +276,14 @@ def _low(
     untrained = results.untrained(variant)
     if untrained:
         return "confounded", f"does not train: {', '.join(untrained)}"
-    lower = [_title(projection) for projection, paired in differences.items() if _sign(paired) < 0]
+    lower = [_title(projection) for projection, sign in signs.items() if sign < 0]
     if lower:
         return "contradicted", f"{variant.name}: lower than V in v1: {', '.join(lower)}"
-    equal = [_title(projection) for projection, paired in differences.items() if _sign(paired) == 0]
+    equal = [_title(projection) for projection, sign in signs.items() if sign == 0]
     if equal:
         return "not yet", f"{variant.name}: within the spread of the seeds: {', '.join(equal)}"
     if not u1_is_low:
-        if _sign(_paired(u1.by_seed, down.by_seed)) > 0:
+        if _sign(u1.by_seed, down.by_seed) > 0:
             return "contradicted", f"{variant.name}: V is above Down in u1"
         return "not yet", f"{variant.name}: u1 is neither at chance nor below that of Down"
     closed = _closed_gap(results, variant, "v", results.latest(variant, "v"))
@@ -296,7 +297,7 @@ def _has_lower_overlap(results: _Results, variant: LanguageVariant, readers: Ite
     def overlap(projection: str) -> _BySeed:
         return _value(results.latest(variant, projection), lambda probe: probe.top_overlap_v)
 
-    return all(_sign(_paired(overlap(projection), overlap("v"))) > 0 for projection in readers)
+    return all(_sign(overlap(projection), overlap("v")) > 0 for projection in readers)
 
 
 def _rise_and_fall(results: _Results, variants: Sequence[LanguageVariant]) -> Finding:
@@ -343,11 +344,11 @@ def _rise_and_fall_of(
         if top.is_at_chance():
             return _still_at_chance(results, variant, "o", f"{variant.name} does not rise above chance")
         return "not yet", f"{variant.name} is not above chance in every seed"
-    start = {seed: run[steps[0]] for seed, run in runs.items()}
+    start = _measured(results.first(variant, "o"), "weight", "u")
     now = {seed: run[steps[-1]] for seed, run in runs.items()}
-    if _sign(_paired(top.by_seed, start)) <= 0:
+    if start and not start.is_at_chance() and _sign(top.by_seed, start.by_seed) <= 0:
         return "not yet", f"{variant.name}: the rise is within the spread of the seeds"
-    if _sign(_paired(top.by_seed, now)) <= 0:
+    if _sign(top.by_seed, now) <= 0:
         word = "ended before a fall beyond the spread of the seeds" if results.done(variant) else "no fall yet"
         return "not yet", f"{variant.name}: {word}"
     untrained = results.untrained(variant)
@@ -419,10 +420,10 @@ def _compare(results: _Results, variant: LanguageVariant, partner: LanguageVaria
                     f"at {perplexity} {partner.name} {_text(kept)}, {variant.name} {_text(left)}, "
                     f"difference {_difference(paired)}; at the end {end}; {level}"
                 )
-                return _Comparison(kept, _sign(paired), True, text)
+                return _Comparison(kept, _sign(kept, left), True, text)
     paired = _paired(*last)
     text = f"at the end, at unequal perplexity: {end}, difference {_difference(paired)}; {level}"
-    return _Comparison(last[0], _sign(paired), False, text)
+    return _Comparison(last[0], _sign(*last), False, text)
 
 
 def _loss(
@@ -582,12 +583,15 @@ def _half_width(differences: Sequence[float]) -> float:
     return student * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
-def _sign(differences: Sequence[float]) -> int:
-    """1 or −1 where the mean lies beyond the spread, else 0."""
-    if len(differences) < 2:
+def _sign(first: _BySeed, second: _BySeed) -> int:
+    """1 where `first` is above `second` beyond the spread of the seeds, −1 where it is below, else 0."""
+    paired = _paired(first, second)
+    if len(paired) < 2:
         return 0
-    mean = statistics.fmean(differences)
-    if abs(mean) <= _half_width(differences) + 1e-9:
+    mean = statistics.fmean(paired)
+    # Few differences agree by luck more often than the two sets of numbers they come from do.
+    spread = max(_half_width(paired), statistics.stdev(first.values()), statistics.stdev(second.values()))
+    if abs(mean) <= spread + 1e-9:
         return 0
     return 1 if mean > 0 else -1
 

@@ -258,6 +258,17 @@ def test_a_difference_within_the_spread_of_the_seeds_is_none():
     assert judge([SILU, NONE], probes)[V1].verdict == "not yet"
 
 
+def test_differences_that_agree_by_luck_are_no_difference_where_the_seeds_differ_more():
+    probes = {}
+    for variant, gate in ((SILU, 0.65), (NONE, 0.6)):
+        table = moved(USUAL, "gate", ((LEVEL, LEVEL), *((gate, gate),) * 3))
+        for seed, shift in enumerate((-0.1, 0.1, 0.0)):
+            probes[variant.name, seed] = network(variant, seed, table, shift=shift)
+    found = judge([SILU, NONE], probes)
+    assert "difference +0.05±0.00" in found[V1].numbers
+    assert found[V1].verdict == found[U1].verdict == "not yet"
+
+
 def test_the_gate_is_compared_at_equal_perplexity_and_not_at_the_end():
     # Both follow the same course with the loss; the one without activation has only gone further, and lower again.
     course = ((LEVEL, LEVEL), (0.5, LEVEL), (0.6, LEVEL), (0.2, LEVEL))
@@ -369,8 +380,8 @@ def test_equal_gates_are_told_apart_as_seldom_as_the_level_says():
         for claim in told:
             told[claim] += found[claim].verdict in ("supported", "contradicted")
         assert found[LOW].verdict in ("not yet", "contradicted")
-    # 5 % of 400, and three standard deviations.
-    assert max(told.values()) <= 20 + 3 * math.sqrt(400 * 0.05 * 0.95), told
+    # 5 % of the draws, and three standard deviations.
+    assert max(told.values()) <= draws * 0.05 + 3 * math.sqrt(draws * 0.05 * 0.95), told
     assert min(told.values()) > 0, "the level is not used"
 
 
@@ -392,8 +403,8 @@ def test_a_course_that_only_fluctuates_is_called_a_fall_as_seldom_as_the_level_s
             ]
             probes["SiLU", seed] = made
         told += judge([SILU], probes)[RISE].verdict == "supported"
-    # 2.5 % of 200, and three standard deviations.
-    assert told <= 5 + 3 * math.sqrt(200 * 0.025 * 0.975), told
+    # 2.5 % of the draws, and three standard deviations.
+    assert told <= draws * 0.025 + 3 * math.sqrt(draws * 0.025 * 0.975), told
 
 
 def test_random_directions_support_nothing_about_weights():
