@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.color import Color, blend_rgb
 from rich.style import Style
 
 ColourMode = Literal["truecolor", "256", "16", "none"]
@@ -109,10 +110,20 @@ LIGHT_BANDS = ("#87afd7", "#d7af87", "#87af87", "#d787af", "#afaf87", "#af87d7",
 DARK_ANSI = ("cyan", "yellow", "green", "magenta", "red", "bright_blue")
 LIGHT_ANSI = ("blue", "red", "green", "magenta", "cyan", "yellow")
 
+# Viridis, from where it stands out from the background on: lightness goes away from the background's, evenly.
+DARK_RAMP = ("#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725")
+LIGHT_RAMP = ("#26828e", "#31688e", "#3e4989", "#482878", "#440154")
+DARK_CUBE_RAMP = ("#5f5faf", "#5f87af", "#5fafaf", "#5fd787", "#87d75f", "#d7d75f", "#ffff5f")
+LIGHT_CUBE_RAMP = ("#008787", "#005faf", "#005f87", "#5f00af", "#5f0087", "#00005f")
+RAMP_STEPS = 32
+
 
 @dataclass(frozen=True)
 class Palette:
-    """The styles of one colour mode and the glyphs of one character set. Backgrounds are left to the widget."""
+    """The styles of one colour mode and the glyphs of one character set. Backgrounds are left to the widget.
+
+    `ramp` are the colours of values from 0 to 1, evenly; empty where there are too few colours for it.
+    """
 
     glyphs: Glyphs
     ascii_only: bool
@@ -123,6 +134,7 @@ class Palette:
     reference: Style
     selected: Style
     verdicts: Mapping[Verdict, Style]
+    ramp: tuple[Style, ...] = ()
 
     def curve(self, index: int) -> Style:
         """Style of curve or variant number `index`; hues repeat, with another marker."""
@@ -135,6 +147,10 @@ class Palette:
     def marker(self, index: int) -> str:
         """One-cell marker of curve or variant number `index`."""
         return self.glyphs.markers[index % len(self.glyphs.markers)]
+
+    def value(self, value: float) -> Style:
+        """Colour of a value from 0 to 1 where there is a ramp."""
+        return self.ramp[min(max(int(value * len(self.ramp)), 0), len(self.ramp) - 1)]
 
 
 @functools.cache
@@ -190,4 +206,17 @@ def palette_for(colours: ColourMode, dark: bool, ascii_only: bool = False) -> Pa
             "confounded": Style(color="#ffaf5f" if dark else "#af5f00"),
             "contradicted": Style(color="#ff5f5f" if dark else "#af0000"),
         },
+        ramp=_ramp(colours == "truecolor", dark),
     )
+
+
+def _ramp(is_truecolor: bool, dark: bool) -> tuple[Style, ...]:
+    if not is_truecolor:
+        return tuple(Style(color=name) for name in (DARK_CUBE_RAMP if dark else LIGHT_CUBE_RAMP))
+    anchors = [Color.parse(name).get_truecolor() for name in (DARK_RAMP if dark else LIGHT_RAMP)]
+    styles = []
+    for step in range(RAMP_STEPS):
+        place = step * (len(anchors) - 1) / (RAMP_STEPS - 1)
+        lower = min(int(place), len(anchors) - 2)
+        styles.append(Style(color=Color.from_triplet(blend_rgb(anchors[lower], anchors[lower + 1], place - lower))))
+    return tuple(styles)

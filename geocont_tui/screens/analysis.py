@@ -28,7 +28,7 @@ from geocont_tui.screens.reader import Reader
 from geocont_tui.screens.run import NORMAL, OVER, SIGNS, Pane, Phase, RunScreen
 from geocont_tui.widgets import pair_table, shades
 from geocont_tui.widgets.claims_panel import ClaimsPanel
-from geocont_tui.widgets.heat_map import HeatMap
+from geocont_tui.widgets.heat_map import HeatMap, rows_for
 from geocont_tui.widgets.key_line import KeyLine
 from geocont_tui.widgets.layer_matrix import LayerMatrix
 from geocont_tui.widgets.lines import Lines
@@ -38,9 +38,11 @@ from geocont_tui.widgets.projection_bars import ProjectionBars
 from geocont_tui.widgets.status_line import StatusData, StatusLine
 from geocont_tui.widgets.text_pane import Paragraph, TextPane
 
-TEXT_VIEWS = ("pair", "words", "log", "plan")
 NUMBERED_TABS = 58
 SHORTEST_PAIR_OF_PANES = 18
+SHORTEST_MATRIX = 4
+HEAD_AND_KEYS = 3
+FRAME = 2
 FILTER = (
     "Words that a row must have in its projection, layers, status or note (q, 3-4, not unique), and comparisons of v1, "
     "u1, gram, gap (σ1/σ2 - 1), bound and layer with a number: v1>.5 gap<0.1 layer<8. All must fit."
@@ -111,7 +113,16 @@ class AnalysisScreen(RunScreen):
 
     @property
     def _is_single(self) -> bool:
-        return self._zoomed or self.size.width < NORMAL[0] or self.size.height < SHORTEST_PAIR_OF_PANES
+        if self._zoomed or self.size.width < NORMAL[0] or self.size.height < SHORTEST_PAIR_OF_PANES:
+            return True
+        # The map shows every pair rather than the matrix anything.
+        return self._shown_view == "map" and self._pane == "view" and 0 <= self._beside_map < SHORTEST_MATRIX
+
+    @property
+    def _beside_map(self) -> int:
+        """How many rows are left for the matrix where the map shows every pair; negative where it cannot."""
+        layers = len(self.row.layers) if self.row else 0
+        return self.size.height - HEAD_AND_KEYS - FRAME - rows_for(layers, self.palette)
 
     @property
     def _panes(self) -> list[str]:
@@ -120,13 +131,20 @@ class AnalysisScreen(RunScreen):
             panes += ["words-pane", "map-pane"]
         if self.has_class("-wide") or self.has_class("-middle"):
             panes.append("table-pane")
-        return panes
+        # What the view shows need not be seen twice.
+        return [pane for pane in panes if pane != f"{self._shown_view}-pane"]
 
     def _arrange(self) -> None:
         # A frame, the numbers of the layers and the rows, but not more than leaves the other panes their part.
         rows = len(self.state.rows) or 7
-        height = max(min(rows + 3, 10 if self.size.height < 34 else 14, (self.size.height - 3) // 2), 4)
+        height = max(min(rows + 3, 10 if self.size.height < 34 else 14, (self.size.height - 3) // 2), SHORTEST_MATRIX)
+        if self._shown_view == "map" and SHORTEST_MATRIX <= self._beside_map < height:
+            height = self._beside_map
         self.query_one("#matrix").styles.height = "1fr" if self._is_single else height
+        for pane in ("map-pane", "table-pane", "words-pane"):
+            self.query_one(f"#{pane}").set_class(pane == f"{self._shown_view}-pane", "-shown-elsewhere")
+        for view in ("map", "table"):
+            self.query_one("#right").set_class(self._shown_view == view, f"-{view}-elsewhere")
         super()._arrange()
 
     def _entitle(self) -> None:
@@ -143,13 +161,16 @@ class AnalysisScreen(RunScreen):
         shown = views.side_of(row, self.view) if row else "v"
         what = f"|cos {states.NAMES[shown]}| of all pairs of layers" + (f" of {row.label}" if row else "")
         said = cosine_line(row, pair, shown) if row and pair else ""
-        filtered = f"filter: {self.view.words}" if self.view.words else ""
+        filtered = ""
+        if self.view.words:
+            table = self._views.table_data(self.state, self.view)
+            filtered = f"filter: {self.view.words}; {len(table.rows)} of {table.total}"
         left_out = views.left_out_text(self.state)
         legend = f"  {shades.legend(self.palette)}" if self.size.width >= NORMAL[0] else ""
         starred = "* residual side" + (f"; {left_out}" if left_out else "")
         map_id = "#map" if self._shown_view == "map" else "#map-pane HeatMap"
         block = self.query_one(map_id, HeatMap).block
-        blocks = f"cells: mean of {block}×{block} pairs; " if block > 1 else ""
+        blocks = f"mean of {block}×{block} pairs; " if block > 1 else ""
         titles: Mapping[str, tuple[str, str]] = {
             "matrix": (f"1 layers: {side}{legend}", said),
             "view": (
@@ -249,7 +270,7 @@ class AnalysisScreen(RunScreen):
     def action_view(self, name: str) -> None:
         self._view_chosen = True
         self._shown_view = name
-        self.focus_pane("view" if self._is_single or name in (*TEXT_VIEWS, "map", "table") else self._pane)
+        self.focus_pane("view")
 
     def action_matrix(self) -> None:
         self.focus_pane("matrix")
@@ -349,6 +370,9 @@ class AnalysisScreen(RunScreen):
                 if not self._shows("table", "table-pane"):
                     self.action_view("table")
                 self._change(words=words)
+                rows = self._views.table_data(self.state, self.view)
+                if rows.rows and all(row.key != rows.selected for row in rows.rows):
+                    self._select_pair(rows.rows[0])
 
         self.app.push_screen(FilterDialog(self.palette, self.view.words, FILTER, pair_table.problem), answered)
 

@@ -16,7 +16,7 @@ from textual.message import Message
 
 from geocont_tui.palette import Palette
 from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, tail, write
-from geocont_tui.widgets.shades import legend, mark, shade
+from geocont_tui.widgets.shades import legend, mark, shade, with_cursor
 
 # A mark for the selected row before the label, the label at most, the side after it.
 MARK = 1
@@ -192,10 +192,11 @@ def _draw_row(cells: list[Cell], data: LayerMatrixData, position: int, layout: _
     for column in range(layout.columns):
         place = layout.first_column + column
         character, cell_style = _character(row.cells[place], palette, row.side)
+        shown = [(character, cell_style)] * layout.cell
         if is_selected and place == selected_column:
-            character, cell_style = palette.glyphs.cursor, palette.selected
+            shown = with_cursor(shown, palette)
         x = layout.start + column * layout.cell
-        write(cells, x, character * layout.cell, cell_style, x + layout.cell)
+        cells[x : x + layout.cell] = shown[: max(len(cells) - x, 0)]
     x = layout.start + layout.columns * layout.cell + 1
     width = max(len(_count(each)) for each in data.rows)
     x = write(cells, x, _count(row).rjust(width), palette.dim, len(cells))

@@ -149,7 +149,7 @@ async def test_everything_can_be_read_on_its_background(tmp_path, settings):
             await run.press(*keys)
             for row in run.rows:
                 for segment in row:
-                    words = segment.text.strip(" ─│┌┐└┘━┃┏┓┗┛┊")
+                    words = segment.text.strip(" ─│┌┐└┘━┃┏┓┗┛┊▀▄")
                     if words and segment.style is not None and segment.style.color is not None:
                         front = Color.from_rich_color(segment.style.color)
                         back = Color.from_rich_color(segment.style.bgcolor)
@@ -363,12 +363,39 @@ async def test_the_map_has_a_cursor_on_any_two_layers(tmp_path):
 
 
 async def test_the_map_says_what_a_cell_is(tmp_path):
-    async with running(tmp_path) as run:
+    async with running(tmp_path, settings=FEW_COLOURS) as run:
         assert "mean of 4×4 pairs" in await run.press("3")
         assert "mean of 2×2 pairs" in await run.press("z")
         await run.pilot.resize_terminal(80, 40)
         await run.pilot.pause()
         assert "mean of" not in run.text
+
+
+async def test_the_map_shows_every_pair_where_two_fit_into_a_cell(tmp_path):
+    async with running(tmp_path) as run:
+        text = await run.press("3")
+        assert "mean of" not in text
+        assert "layers: residual side" not in text
+        assert "layers: residual side" in await run.press("tab")
+
+
+@pytest.mark.parametrize(("key", "title"), [("3", "of all pairs"), ("4", "adjacent pairs"), ("6", "what this shows")])
+async def test_no_pane_repeats_the_view(tmp_path, key, title):
+    async with running(tmp_path, (140, 40)) as run:
+        assert title in run.text
+        assert title not in await run.press(key)
+        assert title in await run.press("2")
+        # The view that a key chooses has the arrows.
+        assert run.screen._pane == "view"
+
+
+async def test_a_filter_selects_a_row_that_fits_it(tmp_path):
+    async with running(tmp_path, (140, 40)) as run:
+        await run.press("/")
+        run.app.screen.query_one(Input).value = "down"
+        text = await run.press("enter")
+        assert run.screen.row.projection == "down"
+        assert "filter: down; 19 of " in text
 
 
 async def test_the_table_is_sorted_and_filtered(tmp_path):

@@ -1,5 +1,7 @@
 """Matrix, map, bars and table of an analysis as pure functions: what is seen at which size."""
 
+from dataclasses import replace
+
 import pytest
 import synthetic_analysis
 from geocont import chance
@@ -13,8 +15,10 @@ from geocont_tui.analysis_view import View, Views
 from geocont_tui.palette import palette_for
 from geocont_tui.widgets import heat_map, layer_matrix, pair_table, projection_bars, shades
 from geocont_tui.widgets.cells import Frame, tail
+from geocont_tui.widgets.heat_map import Layout
 
 PALETTE = palette_for("truecolor", dark=True)
+LADDER = palette_for("16", dark=True)
 PLAIN = palette_for("none", dark=True, ascii_only=True)
 
 
@@ -134,24 +138,48 @@ def test_many_rows_scroll_with_the_selected_one():
 
 def test_the_map_is_symmetrical_and_its_diagonal_is_no_value():
     data = Views().map_data(WHOLE, View(pair=(3, 9)))
-    lines = [line[3:67] for line in texts(heat_map.draw(data, 70, 33, PALETTE))[1:]]
+    lines = [line[3:67] for line in texts(heat_map.draw(data, 70, 33, LADDER))[1:]]
     for one in range(32):
         assert lines[one][2 * one] == "\\"
         for other in range(32):
             if {one, other} != {3, 9}:
                 assert lines[one][2 * other] == lines[other][2 * one]
-    assert lines[3][18] == "◆"
+    # The value is seen beside the cursor.
+    assert lines[3][18:20] == "◆" + lines[9][6]
     assert lines[9][6] != "◆"
 
 
+def test_two_values_fit_into_a_cell_where_there_are_colours():
+    cosines = {(0, 1): 0.9, (0, 2): 0.1, (1, 2): 0.001}
+    data = heat_map.HeatMapData((0, 1, 2), cosines, {}, chance=0.01)
+    first, second = heat_map.draw(data, 5, 3, PALETTE)[1:]
+    high, low = PALETTE.value(0.9).color, PALETTE.value(0.1).color
+    # Column 0: nothing of layer 0 with itself, its value with 1 below; column 1 the other way; column 2: as chance.
+    assert [(character, style.color) for character, style in first[2:]] == [("▄", high), ("▀", high), ("▀", low)]
+    assert (second[2][0], second[2][1].color) == ("▀", low)
+    assert second[3][0] == "·"
+    cursor = heat_map.draw(replace(data, selected=(0, 1)), 5, 3, PALETTE)[1][3]
+    assert (cursor[0], cursor[1].bgcolor) == ("◆", high)
+
+
+def test_the_scale_stands_beside_the_map_where_there_is_room():
+    data = Views().map_data(WHOLE, View())
+    for palette in (PALETTE, LADDER, PLAIN):
+        assert "not measured yet" in "".join(texts(heat_map.draw(data, 70, 20, palette)))
+        assert "not measured yet" not in "".join(texts(heat_map.draw(data, 40, 20, palette)))
+
+
 def test_a_block_is_the_mean_of_its_pairs():
-    assert heat_map.block_size(32, 70, 33) == (1, 2)
-    assert heat_map.block_size(32, 70, 32) == (2, 2)
-    assert heat_map.block_size(32, 20, 17) == (2, 1)
+    assert heat_map.layout(32, 70, 33, halves=True) == Layout(1, 2, is_half=False)
+    assert heat_map.layout(32, 70, 32, halves=True) == Layout(1, 1, is_half=True)
+    assert heat_map.layout(32, 70, 17, halves=True) == Layout(1, 1, is_half=True)
+    assert heat_map.layout(32, 70, 16, halves=True) == Layout(2, 1, is_half=True)
+    assert heat_map.layout(32, 70, 32, halves=False) == Layout(2, 2, is_half=False)
+    assert heat_map.layout(32, 20, 17, halves=False) == Layout(2, 1, is_half=False)
     cosines = {(0, 1): 0.9, (0, 2): 0.1, (0, 3): 0.5, (1, 2): 0.5, (1, 3): None, (2, 3): None}
     statuses = {(1, 3): "not_unique", (2, 3): "not_unique"}
     data = heat_map.HeatMapData((0, 1, 2, 3), cosines, statuses, chance=0.01)
-    lines = texts(heat_map.draw(data, 4, 3, PALETTE))
+    lines = texts(heat_map.draw(data, 4, 3, LADDER))
     # Means 0.9; (0.1 + 0.5 + 0.5)/3, what does not exist left out; nothing but a vector that is not unique.
     assert [line[2:] for line in lines[1:]] == ["█░", "░▨"]
 

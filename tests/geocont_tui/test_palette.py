@@ -42,3 +42,21 @@ def test_ascii_glyphs_are_ascii_and_every_glyph_is_one_cell() -> None:
             characters = list(itertools.chain.from_iterable(texts))
             assert all(cell_len(character) == 1 for character in characters), field.name
             assert glyphs is UNICODE or all(character.isascii() for character in characters), field.name
+
+
+@pytest.mark.parametrize("dark", [True, False])
+@pytest.mark.parametrize("mode", ["truecolor", "256"])
+def test_the_ramp_goes_evenly_away_from_the_background(mode: ColourMode, dark: bool) -> None:
+    ramp = palette_for(mode, dark).ramp
+    light = []
+    for style in ramp:
+        assert style.color is not None
+        red, green, blue = style.color.get_truecolor()
+        light.append(0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2)
+    assert light == sorted(light, reverse=not dark)
+    assert len(set(ramp)) == len(ramp)
+
+
+@pytest.mark.parametrize("mode", ["16", "none"])
+def test_without_enough_colours_there_is_no_ramp(mode: ColourMode) -> None:
+    assert palette_for(mode, dark=True).ramp == ()
