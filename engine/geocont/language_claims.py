@@ -374,9 +374,12 @@ def _lost(results: _Results, variant: LanguageVariant, partners: Sequence[Langua
             signs.add(comparison.sign)
     if not parts:
         return Finding(claim=claim, verdict="not yet", numbers="not measured yet")
-    factor = _value(results.latest(variant, "gate"), lambda probe: probe.activation_factor)
+    latest = results.latest(variant, "gate")
+    factor = _value(latest, lambda probe: probe.activation_factor)
     if factor:
         texts.append(f"factor {statistics.fmean(factor.values()):.3f}")
+    probe = next(iter(latest.values()))
+    texts.append(f"chance {chance.mean_cosine(probe.v_dim if side == 'v' else probe.u_dim):.2f}")
     numbers = "; ".join(texts)
     if {1, -1} <= signs and all(verdict in ("supported", "contradicted") for verdict, _ in parts):
         reason = "below one of the networks with an activation, above another"
@@ -404,8 +407,6 @@ def _compare(results: _Results, variant: LanguageVariant, partner: LanguageVaria
     held_out = all(_has_held_out(run) for run in runs)
     records = [_records(run, held_out=held_out) for run in runs]
     end = f"{partner.name} {_text(last[0])}, {variant.name} {_text(last[1])}"
-    dimension = ours[seeds[0]][0].v_dim if side == "v" else ours[seeds[0]][0].u_dim
-    level = f"chance {chance.mean_cosine(dimension):.2f}"
     if all(records):
         loss = max(record[-1][1] for record in records)
         if loss <= min(record[0][1] for record in records):
@@ -418,11 +419,11 @@ def _compare(results: _Results, variant: LanguageVariant, partner: LanguageVaria
                 perplexity = f"{'held-out' if held_out else 'training'} perplexity {math.exp(min(loss, 700)):.4g}"
                 text = (
                     f"at {perplexity} {partner.name} {_text(kept)}, {variant.name} {_text(left)}, "
-                    f"difference {_difference(paired)}; at the end {end}; {level}"
+                    f"difference {_difference(paired)}; at the end {end}"
                 )
                 return _Comparison(kept, _sign(kept, left), True, text)
     paired = _paired(*last)
-    text = f"at the end, at unequal perplexity: {end}, difference {_difference(paired)}; {level}"
+    text = f"at the end, at unequal perplexity: {end}, difference {_difference(paired)}"
     return _Comparison(last[0], _sign(*last), False, text)
 
 
@@ -599,7 +600,8 @@ def _sign(first: _BySeed, second: _BySeed) -> int:
 def _difference(differences: Sequence[float]) -> str:
     if not differences:
         return "n/a"
-    text = f"{statistics.fmean(differences):+.2f}"
+    # Adding 0 takes the sign from a zero.
+    text = f"{round(statistics.fmean(differences), 2) + 0.0:+.2f}"
     return f"{text}±{_half_width(differences):.2f} (95 %)" if len(differences) > 1 else text
 
 

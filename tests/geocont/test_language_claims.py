@@ -272,12 +272,14 @@ def test_differences_that_agree_by_luck_are_no_difference_where_the_seeds_differ
 def test_the_gate_is_compared_at_equal_perplexity_and_not_at_the_end():
     # Both follow the same course with the loss; the one without activation has only gone further, and lower again.
     course = ((LEVEL, LEVEL), (0.5, LEVEL), (0.6, LEVEL), (0.2, LEVEL))
-    behind = ((LEVEL, LEVEL), (0.5, LEVEL), (0.55, LEVEL), (0.6, LEVEL))
+    behind = ((LEVEL, LEVEL), (0.5, LEVEL), (0.55, LEVEL), (0.599, LEVEL))
     probes = networks(SILU, moved(USUAL, "gate", behind), losses=(7.6, 6.0, 5.5, 5.0))
     probes |= networks(NONE, moved(USUAL, "gate", course), losses=(7.6, 6.0, 5.0, 3.0))
     found = judge([SILU, NONE], probes)[V1]
     assert found.verdict == "not yet", found
     assert f"held-out perplexity {math.exp(5.0):.4g}" in found.numbers
+    assert "difference +0.00±0.00 (95 %)" in found.numbers
+    assert found.numbers.endswith(f"chance {LEVEL:.2f}")
     assert "at the end SiLU 0.60±0.01, None 0.20±0.01" in found.numbers
 
 
