@@ -6,6 +6,7 @@ exceed what 95 % of such means between equals would be (Student's t), and what e
 seed. One seed decides nothing.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -220,20 +221,28 @@ def _against_chance(results: _Results, variant: LanguageVariant, projection: str
     if len(latest.by_seed) < 2:
         return "not yet", _ONE_SEED
     if latest.is_above_chance_in_every_seed:
-        untrained = results.untrained(variant)
-        return ("confounded", f"does not train: {', '.join(untrained)}") if untrained else ("supported", "")
+        return _untrained(results, variant) or ("supported", "")
     if not latest.is_at_chance():
         return "not yet", f"not above chance in every seed: {name}"
     return _still_at_chance(results, variant, projection, f"at chance: {name}")
+
+
+def _untrained(results: _Results, *variants: LanguageVariant) -> _Part | None:
+    """The verdict where a network's loss has not come down; None where all have."""
+    names = ", ".join(itertools.chain.from_iterable(map(results.untrained, variants)))
+    if not names:
+        return None
+    if all(map(results.done, variants)):
+        return "confounded", f"does not train: {names}"
+    return "not yet", f"the loss has not come down yet: {names}"
 
 
 def _still_at_chance(results: _Results, variant: LanguageVariant, projection: str, contradiction: str) -> _Part:
     """What it means that a projection shows no more than chance."""
     if not results.done(variant):
         return "not yet", f"at chance so far: {_title(projection)} of {variant.name}"
-    untrained = results.untrained(variant)
-    if untrained:
-        return "confounded", f"does not train: {', '.join(untrained)}"
+    if untrained := _untrained(results, variant):
+        return untrained
     closed = _closed_gap(results, variant, projection, results.latest(variant, projection))
     if closed:
         return "confounded", f"{contradiction}; {closed}"
@@ -273,9 +282,8 @@ def _low(
         return "not yet", _ONE_SEED
     if not results.done(variant):
         return "not yet", _UNFINISHED
-    untrained = results.untrained(variant)
-    if untrained:
-        return "confounded", f"does not train: {', '.join(untrained)}"
+    if untrained := _untrained(results, variant):
+        return untrained
     lower = [_title(projection) for projection, sign in signs.items() if sign < 0]
     if lower:
         return "contradicted", f"{variant.name}: lower than V in v1: {', '.join(lower)}"
@@ -351,9 +359,8 @@ def _rise_and_fall_of(
     if _sign(top.by_seed, now) <= 0:
         word = "ended before a fall beyond the spread of the seeds" if results.done(variant) else "no fall yet"
         return "not yet", f"{variant.name}: {word}"
-    untrained = results.untrained(variant)
-    if untrained:
-        return "confounded", f"does not train: {', '.join(untrained)}"
+    if untrained := _untrained(results, variant):
+        return untrained
     closed = _closed_gap(results, variant, "o", results.latest(variant, "o"))
     if closed and not _closed_gap(results, variant, "o", probes):
         return "confounded", f"{closed}: u1 falls because the gap has closed"
@@ -435,9 +442,8 @@ def _loss(
     # Looking again and again until a difference shows would find one: the end decides.
     if not (results.done(variant) and results.done(partner)):
         return "not yet", _UNFINISHED
-    untrained = results.untrained(variant) + results.untrained(partner)
-    if untrained:
-        return "confounded", f"does not train: {', '.join(untrained)}"
+    if untrained := _untrained(results, variant, partner):
+        return untrained
     linear = _hardly_acts(results, variant)
     if linear:
         return "confounded", linear

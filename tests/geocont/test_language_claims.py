@@ -151,6 +151,7 @@ def test_coherent_gradients_say_something_where_the_weights_are_at_chance(gradie
         (CHANCE, {"shift": 0.0, "sigma_ratio": 1.04}, True, "confounded"),
         (CHANCE, {"shift": 0.0, "losses": (7.6,) * 4}, True, "confounded"),
         (USUAL["q"], {"losses": (7.6,) * 4}, True, "confounded"),
+        (USUAL["q"], {"losses": (7.6,) * 4}, False, "not yet"),
     ],
 )
 def test_readers_are_judged_by_v1_against_chance(course, changes, done, verdict):
