@@ -97,8 +97,14 @@ def _notes(state: AnalysisState) -> list[str]:
                 reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
                 notes.append(f"{row.label}{where}: left out of the means: {reasons}")
         notes += [f"{row.label}: {note}" for note in _reasons(row)]
+    quantized: dict[str, list[str]] = {}
+    for row in state.rows.values():
         if row.is_quantized:
-            notes.append(f"{row.label}: stored as {some(row.dtypes)}; σ and v1 carry the error of quantising")
+            quantized.setdefault(some(row.dtypes), []).append(row.label)
+    notes += [
+        f"{', '.join(labels)}: stored as {dtypes}; σ and v1 carry the error of quantising"
+        for dtypes, labels in quantized.items()
+    ]
     return notes
 
 

@@ -264,7 +264,6 @@ def bindings(place: Place) -> list[BindingType]:
             key.help,
             show=False,
             id=f"{place}.{key.id}",
-            priority=place in ("export", "filter"),
         )
         for key in of(place)
     ]

@@ -133,6 +133,10 @@ class ExportDialog(ModalScreen[Path | None]):
             # ~name of a user that there is not: a folder of that name.
             return Path(text)
 
+    def on_input_submitted(self) -> None:
+        # The field takes this key itself, in turn with what was typed before it.
+        self.action_write()
+
     def action_write(self) -> None:
         self.dismiss(self._chosen())
 
@@ -172,6 +176,10 @@ class FilterDialog(ModalScreen[str | None]):
         wrong = self._check(self.query_one(Input).value)
         said = (Paragraph(wrong, "selected"), Paragraph("")) if wrong else ()
         self.query_one(TextPane).show((*said, Paragraph(self._explanation, "dim")))
+
+    def on_input_submitted(self) -> None:
+        # As in `ExportDialog`.
+        self.action_apply()
 
     def action_apply(self) -> None:
         words = self.query_one(Input).value.strip()

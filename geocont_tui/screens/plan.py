@@ -28,7 +28,7 @@ def plan_paragraphs(state: AnalysisState) -> tuple[Paragraph, ...]:
         lines.append(_fact("refused", f"{refused} matrices; the reasons stand below"))
     lines += [
         _fact("device", state.device),
-        _fact("parameters", ", ".join(f"{name} {_value(value)}" for name, value in state.parameters.items())),
+        _fact("parameters", ", ".join(f"{name} {_value(name, value, state)}" for name, value in _asked(state))),
         Paragraph(""),
         Paragraph("projections: layers, shape, storage, side that meets the residual stream, rule, tensors", "dim"),
     ]
@@ -63,9 +63,23 @@ def _fact(label: str, text: str) -> Paragraph:
     return Paragraph(text, indent=LABEL, label=label)
 
 
-def _value(value: object) -> str:
+def _asked(state: AnalysisState) -> list[tuple[str, object]]:
+    """The parameters that say what is measured and how; what says where it lies stands above, or was not given."""
+    where = ("model", "revision", "weights_file", "layouts_file", "subfolder", "download")
+    return [
+        (name, value) for name, value in state.parameters.items() if name not in where or (value and name != "model")
+    ]
+
+
+def _value(name: str, value: object, state: AnalysisState) -> str:
     if value is None:
-        return "all"
+        rows = state.rows.values()
+        meant = {
+            "layers": ranges(state.layers),
+            "projections": ", ".join(dict.fromkeys(row.projection for row in rows)),
+            "stack": ", ".join(dict.fromkeys(row.stack for row in rows if row.stack)) or "one",
+        }
+        return f"{meant[name]} (all)" if meant.get(name) else "not given"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

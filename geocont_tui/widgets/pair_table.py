@@ -72,7 +72,9 @@ def cosine_text(value: float | None, digits: int = 4, sign: bool = False) -> str
     """A cosine with its digits, n/a for what does not exist."""
     if value is None or not math.isfinite(value):
         return "n/a"
-    return f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    # A zero has no sign.
+    return text if float(text) else f"{0:.{digits}f}"
 
 
 def small(value: float | None) -> str:

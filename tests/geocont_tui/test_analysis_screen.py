@@ -33,6 +33,7 @@ from staged_run import (
     staged,
 )
 from textual.color import Color
+from textual.events import Key
 from textual.widgets import Input
 
 from geocont_tui.app import AnalysisApp
@@ -432,6 +433,16 @@ async def test_a_filter_that_is_none_is_explained_and_not_applied(tmp_path):
         assert run.app.screen.query_one(Input).value == "v1>.9"
         await run.press("escape", "escape")
         assert "no pair fits" not in run.text
+
+
+async def test_text_and_enter_in_one_chunk_are_taken_in_their_order(tmp_path):
+    async with running(tmp_path) as run:
+        await run.press("/")
+        for key in (*"down", "enter"):
+            run.app.post_message(Key(key, key if len(key) == 1 else "\r"))
+        await run.pilot.pause()
+        await run.pilot.pause()
+        assert run.screen.view.words == "down"
 
 
 async def test_what_is_left_out_of_the_means_is_said(tmp_path):

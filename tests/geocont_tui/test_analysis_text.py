@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import synthetic_analysis
 from geocont.errors import InputError, JobError
-from geocont.events import Event, RunFinished
+from geocont.events import AnalysisStarted, Event, RunFinished
 from geocont.runs import read_events
 from rich.cells import cell_len
 
@@ -18,6 +19,7 @@ from geocont_tui import analysis_state, doctor, headless
 from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.analysis_text import analysis_table, plan_table
 from geocont_tui.plain_text import size
+from geocont_tui.screens.plan import plan_paragraphs
 from geocont_tui.terminal import ExitCode
 
 COLUMNS = (
@@ -73,6 +75,29 @@ def test_the_rest_says_what_the_numbers_are_and_what_they_show() -> None:
     assert shown[0].startswith("  supported     readers align in v1: q 0.58")
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
+
+
+def test_quantising_is_said_once_for_all_that_are_stored_alike() -> None:
+    events = [
+        msgspec.structs.replace(
+            event, matrices=tuple(msgspec.structs.replace(plan, dtype="Q4_0") for plan in event.matrices)
+        )
+        if isinstance(event, AnalysisStarted)
+        else event
+        for event in synthetic_analysis.events()
+    ]
+    text = analysis_table(folded(events))
+    assert text.count("the error of quantising") == 1
+    assert "q, k, v, o, gate, up, down: stored as Q4_0; σ and v1 carry the error of quantising" in text
+
+
+def test_the_plan_says_what_all_means() -> None:
+    first, *_ = synthetic_analysis.events(until=0)
+    assert isinstance(first, AnalysisStarted)
+    asked = {"model": "m", "layers": None, "projections": None, "stack": None, "weights_file": None, "top_k": 8}
+    state = folded([msgspec.structs.replace(first, parameters=asked), *_])
+    said = next(paragraph.text for paragraph in plan_paragraphs(state) if paragraph.label == "parameters")
+    assert said == ("layers 0-31 (all), projections q, k, v, o, gate, up, down (all), stack text (all), top_k 8")
 
 
 def test_part_of_an_analysis_says_how_much() -> None:

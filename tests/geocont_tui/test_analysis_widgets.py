@@ -253,6 +253,8 @@ def test_comparisons_that_are_none_are_refused(words):
 
 
 def test_numbers_of_the_table():
+    assert pair_table.cosine_text(-0.0004, 3, sign=True) == pair_table.cosine_text(0.0, 3, sign=True) == "0.000"
+    assert pair_table.cosine_text(-0.0006, 3, sign=True) == "-0.001"
     assert [pair_table.ratio(gap) for gap in (None, 0.002, 0.2, 8.99, 99.0, 1e6)] == [
         "n/a", "1.002", "1.200", "9.990", "100.0", "1e+06",
     ]  # fmt: skip
