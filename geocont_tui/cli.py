@@ -47,7 +47,12 @@ Parquet = Annotated[
 ]
 RunDir = Annotated[
     Path | None,
-    typer.Option("--run-dir", metavar="DIR", help="The folder that holds the runs. Default: in your data folder."),
+    typer.Option(
+        "--run-dir",
+        metavar="DIR",
+        file_okay=False,
+        help="The folder that holds the runs. Default: in your data folder.",
+    ),
 ]
 Headless = Annotated[
     bool | None,
@@ -210,7 +215,7 @@ def ablate(
 
     folder = run_path(chosen.name, run_dir)
     # What can be refused is refused here: the job itself checks the data and the device before its first event.
-    with closing(Begun(train(chosen, device, folder))) as events:
+    with closing(Begun(train(chosen, device, folder, _say))) as events:
         create_run_folder(chosen, path=folder)
         if not is_on_screen:
             return printed.run_ablation(
@@ -412,7 +417,7 @@ def resume(
     from geocont_tui.job import Begun
 
     if asked.experiment is not None:
-        job = train(asked.experiment, device or "auto", folder)
+        job = train(asked.experiment, device or "auto", folder, _say)
     else:
         from geocont.analysis import analyze as analysis_of
 
@@ -559,6 +564,10 @@ def _is_on_screen(headless: bool | None) -> bool:
             "--no-headless: there is no screen: stdin, stdout and stderr must be terminals, and TERM not dumb",
             "leave --no-headless out, or run it in a terminal",
         )
+    if headless is None and not has_screen and all(map(terminal.is_terminal, (sys.stdin, sys.stdout))):
+        # Whoever sent stderr elsewhere looks at stdout.
+        why = "stderr is no terminal" if not terminal.is_terminal(sys.stderr) else "TERM is dumb or not set"
+        print(f"there is no screen, as {why}: progress goes to stderr, results come here", flush=True)
     return has_screen and not headless
 
 
@@ -569,6 +578,11 @@ def _prepared(theme: str | None, fps: int | None, ascii_only: bool) -> "Settings
     settings = terminal.detect(theme=theme, fps=fps, ascii_only=ascii_only or None)
     terminal.prepare(settings)
     return settings
+
+
+def _say(text: str) -> None:
+    """What happens before there is a screen."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _print_results(

@@ -5,10 +5,8 @@ the plan, so that the first pairs are there as soon as two layers are. Results a
 """
 
 import hashlib
-import importlib.metadata
 import itertools
 import os
-import platform
 import threading
 import time
 from collections import defaultdict
@@ -39,6 +37,7 @@ from geocont.events import (
 )
 from geocont.measurement import Parts, Settings, Spectra, SummedGram
 from geocont.results import MatrixResult, PairResult
+from geocont.versions import versions
 from geocont.weights import layouts, local
 from geocont.weights.checkpoint import Checkpoint, Slice, name_of
 from geocont.weights.layouts import Placement
@@ -170,6 +169,11 @@ def _open(analysis: Analysis) -> Checkpoint:
         if analysis.revision is not None:
             raise InputError(
                 f"--revision {analysis.revision} has no meaning for {analysis.model}, which is on this disk",
+                "leave it out, or give the model's name on the hub",
+            )
+        if analysis.download:
+            raise InputError(
+                f"--download has no meaning for {analysis.model}, which is on this disk",
                 "leave it out, or give the model's name on the hub",
             )
         return local.open_checkpoint(
@@ -416,7 +420,7 @@ class _Job:
             skipped=self._skipped,
             bytes=sum(plan.bytes for plan in plans if plan.status == "ok"),
             device=devices.describe(self._device),
-            versions=_versions(),
+            versions=versions(),
             time=time.time(),
         )
         for text in (*self._checkpoint.warnings, *self._notes):
@@ -823,13 +827,3 @@ def _complete(pair: PairMeasured, compared: PairResult, leading: measurement.Lea
         v_overlap=leading.v_overlap,
         u_overlap=leading.u_overlap,
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for package in ("geocont-tui", "numpy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found

@@ -195,7 +195,7 @@ def trained(events, steps: int, tiny: Experiment) -> None:
 
 def train_here(tiny: Experiment, folder: Path) -> Iterator[Event]:
     """What `crew.train` yields, from this process, with a checkpoint after each slice of work."""
-    workshop = training.Workshop(tiny, "cpu")
+    workshop = training.ImageWorkshop(tiny, "cpu")
     yield from workshop.introduction()
     held = journal.journaled(folder)
     (share,) = crew._deal(tiny, held, 1, folder / "checkpoint")

@@ -236,7 +236,7 @@ def test_without_a_screen_it_hands_over_to_headless(monkeypatch: pytest.MonkeyPa
     calls: list[Any] = []
     devices: list[str] = []
 
-    def train(_experiment: Any, device: str, _folder: Path) -> Iterator[Event]:
+    def train(_experiment: Any, device: str, _folder: Path, _say: Any) -> Iterator[Event]:
         devices.append(device)
         return synthetic.events()
 

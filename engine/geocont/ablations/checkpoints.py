@@ -32,8 +32,6 @@ _FACTS = "geocont"
 _KEPT = 2
 _NAME = re.compile(r"(\d+)-(\d+)\.safetensors")
 _SECONDS, _LARGEST_SHARE = 60.0, 0.01
-_WORDS = {dtype: word for word, dtype in safetensors_file.DTYPES.items()}
-_ALIGNMENT = 8
 
 Network = tuple[str, int]
 
@@ -115,7 +113,7 @@ class Checkpoints:
             # Not the parents: a run that was deleted stays so.
             self._folder.mkdir(exist_ok=True)
             with atomic_file(self._folder / f"{stack}-{step}.safetensors") as file:
-                for part in _encoded(tensors, facts):
+                for part in safetensors_file.encoded(tensors, {_FACTS: msgspec.json.encode(facts).decode()}):
                     file.write(part)
             steps = sorted((int(name[2]), name[0]) for name in self._names() if int(name[1]) == stack)
             for _, name in steps[:-_KEPT]:
@@ -217,28 +215,6 @@ def read(stored: Stored) -> dict[str, Tensor]:
         )
         found[name] = flat.reshape(tensor.shape)
     return found
-
-
-def _encoded(tensors: Mapping[str, Tensor], facts: Facts) -> list[bytes | memoryview]:
-    """A whole file in parts, the tensors of the largest numbers first, so that each begins where its dtype needs it."""
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    described: dict[str, object] = {"__metadata__": {_FACTS: msgspec.json.encode(facts).decode()}}
-    parts: list[bytes | memoryview] = []
-    end = 0
-    for name in order:
-        tensor = tensors[name].detach().cpu().contiguous()
-        size = tensor.numel() * tensor.element_size()
-        described[name] = {
-            "dtype": _WORDS[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [end, end + size],
-        }
-        end += size
-        if size:
-            parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    header = msgspec.json.encode(described)
-    header += b" " * (-len(header) % _ALIGNMENT)
-    return [len(header).to_bytes(safetensors_file.LENGTH_BYTES, "little"), header, *parts]
 
 
 def _read_facts(path: Path) -> Facts:

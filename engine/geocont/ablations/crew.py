@@ -12,14 +12,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal, NoReturn
 
 import msgspec
 
-from geocont.ablations.experiment import AnyExperiment, AnyVariant
+from geocont.ablations.experiment import AnyExperiment, AnyVariant, LanguageExperiment
 from geocont.ablations.slices import AHEAD as AHEAD
 from geocont.ablations.slices import Slice, report
 from geocont.errors import InputError, JobError
@@ -49,6 +49,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     started: RunStarted
     message: Message
     workers: int
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    """What a worker does that takes long, before it is Ready: a line for the user."""
+
+    text: str
 
 
 class Share(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +92,12 @@ class _Remote(Exception):  # noqa: N818
     """A traceback from another process, as text."""
 
 
-def train(experiment: AnyExperiment, device: str = "auto", folder: Path | None = None) -> Iterator[Event]:
+def train(
+    experiment: AnyExperiment,
+    device: str = "auto",
+    folder: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Event]:
     """The events of `training.train`, from worker processes. Closing the generator ends them.
 
     Args:
@@ -96,6 +107,7 @@ def train(experiment: AnyExperiment, device: str = "auto", folder: Path | None =
             networks that its journal has as done are left alone, the others begin at their newest checkpoint that fits
             (on a CPU with the very same numbers), and some events come that the journal holds already. It is looked at
             after the first event, and need not exist before; without it nothing is kept.
+        say: gets a line for everything long that happens before the first event: texts are fetched and tokenized.
 
     Raises:
         InputError, JobError: as `training.train` does.
@@ -107,9 +119,15 @@ def train(experiment: AnyExperiment, device: str = "auto", folder: Path | None =
     inbox: _Inbox = queue.SimpleQueue()
     # Only torch knows whether there is a GPU. Where there can be none, all workers begin at once.
     several = device == "cpu" or (device == "auto" and not _may_have_gpu())
+    # A text is prepared once, not by all of them.
+    several &= not isinstance(experiment, LanguageExperiment)
     crew = [_Worker(task, inbox) for _ in range(min(_cores(), len(experiment.networks)) if several else 1)]
     try:
         _, ready = _receive(inbox, crew, None)
+        while isinstance(ready, Note):
+            if say is not None:
+                say(ready.text)
+            _, ready = _receive(inbox, crew, None)
         if not isinstance(ready, Ready):
             raise WorkerError("a training process ended before it had begun")
         yield ready.started
@@ -251,7 +269,7 @@ class _Worker:
         )
 
 
-_Answer = Ready | Done | Failure
+_Answer = Ready | Note | Done | Failure
 _Inbox = queue.SimpleQueue[tuple[_Worker, bytes]]
 
 

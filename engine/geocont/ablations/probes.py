@@ -1,8 +1,8 @@
-"""What is measured of a stack of residual MLPs at one step, and at which steps.
+"""What is measured of a stack of networks at one step, and at which steps.
 
-Of the hidden weights W, the gradient of that step, the cumulative gradient Σ_{s<t} ∂L/∂W_s and the update W_t − W_0:
-leading singular vectors and what they say of adjacent layers. Full decompositions at the exact snapshots; between them
-the leading vectors are followed by block iteration started from the previous probe's.
+Of the weights W of a projection, the gradient of that step, the cumulative gradient Σ_{s<t} ∂L/∂W_s and the update
+W_t − W_0: leading singular vectors and what they say of adjacent layers. Full decompositions at the exact snapshots;
+between them the leading vectors are followed by block iteration started from the previous probe's.
 """
 
 import copy
@@ -52,7 +52,7 @@ _REASONS = {
     "top_overlap_v": "the leading subspace is the whole space, or a weight is not finite",
     "top_overlap_u": "the leading subspace is the whole space, or a weight is not finite",
     "update_ratio": "an initial weight is zero or a weight is not finite",
-    "identity_share": "a weight is zero or not finite",
+    "identity_share": "the weights are not square, or one is zero or not finite",
     "gradient_norm": "the gradient is not finite",
     "cumulative_match": "no cumulative gradient yet, or v1 is not unique in any layer",
     "activation_factor": "the activation is not radial",
@@ -72,17 +72,28 @@ class Measurement:
     exact: bool
     dimensions: tuple[int, int]
 
-    def event(self, *, variant: str, seed: int, step: int, loss: float | None, accuracy: float | None) -> Probe:
+    def event(
+        self,
+        *,
+        variant: str,
+        seed: int,
+        step: int,
+        loss: float | None,
+        accuracy: float | None,
+        projection: str = "hidden",
+        held_out_loss: float | None = None,
+    ) -> Probe:
         """The measurement as an event of the run."""
         return Probe(
             variant=variant,
             seed=seed,
             step=step,
-            projection="hidden",
+            projection=projection,
             v_dim=self.dimensions[0],
             u_dim=self.dimensions[1],
             loss=loss,
             accuracy=accuracy,
+            held_out_loss=held_out_loss,
             exact=self.exact,
             missing=self.missing,
             weight=self.alignments["weight"],
@@ -98,12 +109,12 @@ class Follower:
 
     def __init__(
         self,
-        initial: Float[Tensor, "network layer d d"],
+        initial: Float[Tensor, "network layer m n"],
         initial_triplets: spectra.Triplets | None,
         seeds: list[int],
         probes: Probes,
     ) -> None:
-        """`initial` are the hidden weights before any update and their full decompositions, where those are wanted.
+        """`initial` are the weights before any update and their full decompositions, where those are wanted.
 
         One seed a network draws the random directions that the iterations start from.
         """
@@ -113,9 +124,9 @@ class Follower:
         self._initial_norms = torch.linalg.vector_norm(initial, dim=(-2, -1))
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self._rows = dict.fromkeys(KINDS, _FOLLOWED_ROWS) | {"weight": max(probes.leading, _FOLLOWED_ROWS)}
-        self._rows = {kind: min(rows + spectra.SPARE_ROWS, initial.shape[-1]) for kind, rows in self._rows.items()}
-        self._blocks: dict[str, Float[Tensor, "network layer b d"]] = {}
-        self._previous_v1: Float[Tensor, "network layer d"] | None = None
+        self._rows = {kind: min(rows + spectra.SPARE_ROWS, *initial.shape[-2:]) for kind, rows in self._rows.items()}
+        self._blocks: dict[str, Float[Tensor, "network layer b n"]] = {}
+        self._previous_v1: Float[Tensor, "network layer n"] | None = None
 
     def keep(self, rows: list[int]) -> None:
         """Go on with these networks of the stack only."""
@@ -146,9 +157,9 @@ class Follower:
 
     def measure(
         self,
-        weights: Float[Tensor, "network layer d d"],
-        gradients: Float[Tensor, "network layer d d"],
-        cumulative: Float[Tensor, "network layer d d"],
+        weights: Float[Tensor, "network layer m n"],
+        gradients: Float[Tensor, "network layer m n"],
+        cumulative: Float[Tensor, "network layer m n"],
         factors: Float[Tensor, " network"],
         exact: bool,
         rows: list[int] | None = None,
@@ -180,7 +191,9 @@ class Follower:
             "top_overlap_v": continuity.subspace_overlap(weight.right[..., leading, :]).mean(-1),
             "top_overlap_u": continuity.subspace_overlap(weight.left[..., leading, :]).mean(-1),
             "update_ratio": (found["update"].frobenius / self._initial_norms).mean(-1),
-            "identity_share": _mean(continuity.identity_share(weights), weight.regular),
+            "identity_share": _mean(continuity.identity_share(weights), weight.regular)
+            if weights.shape[-1] == weights.shape[-2]
+            else torch.full_like(factors, torch.nan),
             "gradient_norm": found["gradient"].frobenius.double().square().sum(-1).sqrt(),
             "cumulative_match": _mean(
                 (v1 * total.right[..., 0, :]).sum(-1).abs(), certain & continuity.unique(total, tolerance)
@@ -232,7 +245,7 @@ class Follower:
         if self._previous_v1 is not None and part._previous_v1 is not None:
             self._previous_v1[rows] = part._previous_v1
 
-    def _follow(self, kind: str, matrices: Float[Tensor, "network layer d d"]) -> spectra.Triplets:
+    def _follow(self, kind: str, matrices: Float[Tensor, "network layer m n"]) -> spectra.Triplets:
         layers, size = matrices.shape[1], matrices.shape[-1]
         rows = self._rows[kind]
         # A few rows are drawn anew each time: they find a direction which has grown outside the followed subspace.
@@ -246,7 +259,7 @@ class Follower:
         self._blocks[kind] = triplets.right
         return triplets
 
-    def _decompose(self, weights: Float[Tensor, "network layer d d"]) -> spectra.Triplets:
+    def _decompose(self, weights: Float[Tensor, "network layer m n"]) -> spectra.Triplets:
         """Full decompositions; those of the initial weights are known and used once."""
         known, self._initial_triplets = self._initial_triplets, None
         if known is not None and torch.equal(weights, self.initial):

@@ -30,6 +30,7 @@ class WeightGradients:
         self.is_settled = True
         self.seconds = 0.0
         self._is_adding = False
+        self._is_first = True
         # Indexing anew costs as much as a tenth of an addition.
         self._value_of, self._total_of = values.unbind(), totals.unbind()
 
@@ -39,14 +40,24 @@ class WeightGradients:
             self.settle()
         self._is_adding = not self.is_settled
         self.is_settled = self._is_adding
+        self._is_first = True
+
+    def go_on(self) -> None:
+        """Expect another part of the gradients of this step: they add up."""
+        self._is_first = False
 
     def take(self, layer: int, gradient: Float[Tensor, "network m n"]) -> None:
         """Keep the gradient of a layer's weight."""
         if self._is_adding:
             began = time.perf_counter()
-            self._total_of[layer].add_(self._value_of[layer]).add_(gradient)
+            if self._is_first:
+                self._total_of[layer].add_(self._value_of[layer])
+            self._total_of[layer].add_(gradient)
             self.seconds += time.perf_counter() - began
-        self._value_of[layer].copy_(gradient)
+        if self._is_first:
+            self._value_of[layer].copy_(gradient)
+        else:
+            self._value_of[layer].add_(gradient)
 
     def settle(self) -> None:
         """Add to `totals` what they lack: before `values` are changed, and where `totals` are wanted."""

@@ -17,7 +17,7 @@ AHEAD = 2
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """What one slice of work did: events in order, where its networks are now, and seconds and steps that it took.
 
-    `earlier_steps` are those that an interrupted process did.
+    `tokens` were trained on in it, where it is text. `earlier_steps` are those that an interrupted process did.
     """
 
     events: tuple[Event, ...]
@@ -26,6 +26,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     probe_seconds: float
     network_steps: int
     earlier_steps: int = 0
+    tokens: int | None = None
 
 
 def report(
@@ -40,19 +41,22 @@ def report(
     The numbers are what was there before the slices.
     """
     clock = _Clock()
-    rates: deque[tuple[float, int]] = deque(maxlen=16)
+    rates: deque[tuple[float, int, int]] = deque(maxlen=16)
     moved: dict[tuple[str, int], NetworkProgress] = {}
     training, probing, reported = training_seconds, probe_seconds, 0.0
-    steps = 0
+    steps = tokens = 0
+    is_text = False
 
     def progress() -> Progress:
         elapsed = clock.elapsed
-        rates.append((elapsed, steps))
-        (earlier, steps_then), (now, steps_now) = rates[0], rates[-1]
+        rates.append((elapsed, steps, tokens))
+        (earlier, steps_then, tokens_then), (now, steps_now, tokens_now) = rates[0], rates[-1]
+        span = now - earlier
         return Progress(
             networks=tuple(moved.values()),
             elapsed=elapsed,
-            steps_per_second=(steps_now - steps_then) / (now - earlier) if now > earlier else None,
+            steps_per_second=(steps_now - steps_then) / span if span > 0 else None,
+            tokens_per_second=(tokens_now - tokens_then) / span if span > 0 and is_text else None,
             probe_share=probing / (training + probing) if training else None,
             training_seconds=training,
             probe_seconds=probing,
@@ -64,6 +68,8 @@ def report(
             training += part.training_seconds
             probing += part.probe_seconds
             steps += part.network_steps
+            tokens += part.tokens or 0
+            is_text |= part.tokens is not None
             earlier_steps += part.earlier_steps
             moved |= {(position.variant, position.seed): position for position in part.positions}
             for event in part.events:

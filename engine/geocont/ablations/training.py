@@ -6,14 +6,11 @@ a second, the least advanced first, so that all curves grow together. `crew.trai
 """
 
 import functools
-import importlib.metadata
 import math
-import platform
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,7 +21,8 @@ from torch import Tensor
 from geocont import devices, spectra
 from geocont.ablations import checkpoints, datasets, probes, products, residual_mlp
 from geocont.ablations.experiment import SGD, Adam, Experiment, Initialization, Probes, Variant
-from geocont.ablations.slices import AHEAD, Slice, report
+from geocont.ablations.slices import report
+from geocont.ablations.workshop import Workshop
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -33,12 +31,10 @@ from geocont.events import (
     NetworkFinished,
     NetworkPlan,
     NetworkProgress,
-    Probe,
     RunStarted,
 )
+from geocont.versions import versions
 
-# A slice of work: short enough for a stop or a pause to be prompt, long enough that changing networks costs nothing.
-_SLICE_SECONDS = 0.15
 _EVALUATION_IMAGES = 1000
 _KEPT_DRAWS = 2
 # Streams of random numbers of one seed: parameters, probe directions, and one data order per epoch.
@@ -84,12 +80,12 @@ def train(experiment: Experiment, device: str = "auto") -> Iterator[Event]:
         InputError: the data or the device cannot be had, or the data does not suit the experiment.
         JobError: a training step failed.
     """
-    workshop = Workshop(experiment, device)
+    workshop = ImageWorkshop(experiment, device)
     yield from workshop.introduction()
     yield from report(workshop.slices(workshop.stacks(experiment.networks), threading.Event()))
 
 
-class Workshop:
+class ImageWorkshop(Workshop):
     """An experiment's data on a device, and the training of any of its networks there.
 
     Raises:
@@ -112,7 +108,7 @@ class Workshop:
                 for variant, seed in experiment.networks
             ),
             device=described,
-            versions=_versions(),
+            versions=versions(),
             time=time.time(),
         )
         text = f"{len(started.networks)} networks, {len(self._images.train)} training images, {described}"
@@ -122,55 +118,16 @@ class Workshop:
         """These networks (variant and seed) in stacks, to be trained from the beginning."""
         return _stacks(networks, self._images, self._experiment, self.device)
 
-    def continued(
-        self,
-        networks: Sequence[tuple[Variant, int]],
-        probed: Mapping[checkpoints.Network, set[int]],
-        kept: checkpoints.Checkpoints,
-    ) -> tuple[list["StackTraining"], list[Slice]]:
-        """These networks in stacks, each from its newest checkpoint that fits, and slices that say where they are.
-
-        `probed` are the steps at which they have been measured. What fits nowhere begins anew.
-        """
-        by_name = {(variant.name, seed): (variant, seed) for variant, seed in networks}
-        stacks: list[StackTraining] = []
-        slices: list[Slice] = []
-        anew: list[checkpoints.Network] = []
-        for group in self.stacks(networks):
-            for stored, names in kept.choose([network.key for network in group.networks], probed):
-                if stored is None:
-                    anew += names
-                    continue
-                try:
-                    stack = self._restored(group, stored, names)
-                except InputError as error:
-                    kept.problems.append(
-                        f"the checkpoint {stored.path.name} is not used ({error}): training begins anew"
-                    )
-                    anew += names
-                    continue
-                stacks.append(stack)
-                slices.append(
-                    Slice(
-                        events=tuple(event for event in stored.facts.events if _network_of(event) in names),
-                        positions=tuple(stack.positions()),
-                        training_seconds=0.0,
-                        probe_seconds=0.0,
-                        network_steps=0,
-                        earlier_steps=stack.step * len(stack.networks),
-                    )
-                )
-        stacks += self.stacks([by_name[name] for name in anew])
-        return stacks, [*(_said(problem) for problem in kept.problems), *slices]
-
-    def _restored(
-        self, group: "StackTraining", stored: checkpoints.Stored, names: Sequence[checkpoints.Network]
-    ) -> "StackTraining":
-        """The networks `names` of a checkpoint as a stack. Raises InputError where it is not what it should be."""
+    def restored(self, stored: checkpoints.Stored, names: Sequence[checkpoints.Network]) -> "StackTraining":
         variants = {(variant.name, seed): variant for variant, seed in self._experiment.networks}
         networks = [Network(variants[name], name[1]) for name in stored.facts.networks]
         stack = StackTraining(
-            stored.facts.stack, networks, self._images, self._experiment.probes, self.device, group.draw
+            stored.facts.stack,
+            networks,
+            self._images,
+            self._experiment.probes,
+            self.device,
+            _draw,
         )
         try:
             stack.restore(stored.facts.step, checkpoints.read(stored))
@@ -180,93 +137,14 @@ class Workshop:
             stack.keep([row for row, network in enumerate(networks) if network.key in names])
         return stack
 
-    def slices(
-        self,
-        stacks: Sequence["StackTraining"],
-        stop: threading.Event,
-        kept: checkpoints.Checkpoints | None = None,
-    ) -> Iterator[Slice]:
-        """Train these stacks, the least advanced first, until all are done or `stop`.
-
-        With `kept` checkpoints are written now and then, and after `stop`.
-        """
-        waiting = list(stacks)
-        # As many as may not have been journaled when this process or its parent is killed.
-        recent: deque[tuple[StackTraining, tuple[Event, ...]]] = deque(maxlen=AHEAD + 2)
-        over: list[StackTraining] = []
-        is_warned = False
-        while waiting and not stop.is_set():
-            stack = min(waiting, key=lambda candidate: candidate.progress)
-            before = (stack.training_seconds, stack.probe_seconds, stack.network_steps)
-            with _one_thread(self.device):
-                try:
-                    events = tuple(stack.advance(_SLICE_SECONDS, stop))
-                except Exception as error:
-                    _explain(error, stack)
-                    raise
-            recent.append((stack, events))
-            yield Slice(
-                events=events,
-                positions=tuple(stack.positions()),
-                training_seconds=stack.training_seconds - before[0],
-                probe_seconds=stack.probe_seconds - before[1],
-                network_steps=stack.network_steps - before[2],
-            )
-            if not stack.networks:
-                waiting.remove(stack)
-                over.append(stack)
-            if kept is None:
-                continue
-            for gone in [gone for gone in over if not any(gone is one for one, _ in recent)]:
-                kept.forget(gone.number)
-                over.remove(gone)
-            if stack.networks and kept.is_due(stack.number):
-                try:
-                    _keep(kept, stack, recent)
-                except OSError as error:
-                    if not is_warned:
-                        is_warned = True
-                        yield _said(
-                            f"checkpoints cannot be written ({error.strerror or error}): the training goes on without"
-                        )
-        if kept is not None:
-            for stack in waiting:
-                # Who stops does not wait for a disk that is full.
-                with suppress(OSError):
-                    _keep(kept, stack, recent)
-
-
-def _keep(
-    kept: checkpoints.Checkpoints, stack: "StackTraining", recent: Iterable[tuple["StackTraining", tuple[Event, ...]]]
-) -> None:
-    if stack.step > stack.kept_step:
-        names = [network.key for network in stack.networks]
-        events = [event for one, part in recent if one is stack for event in part if _network_of(event) in names]
-        kept.write(stack.number, stack.step, names, stack.state(), events)
-        stack.kept_step = stack.step
-
-
-def _network_of(event: Event) -> checkpoints.Network | None:
-    return (event.variant, event.seed) if isinstance(event, Probe | NetworkFinished | NetworkDiverged) else None
-
-
-def _said(text: str) -> Slice:
-    message = Message(level="warning", text=text, time=time.time())
-    return Slice(events=(message,), positions=(), training_seconds=0.0, probe_seconds=0.0, network_steps=0)
-
-
-@contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """On a CPU one core for each network: numbers do not depend on how many cores there are."""
-    if device.type != "cpu":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    def explain(self, error: Exception, stack: "StackTraining") -> None:
+        # On a CPU torch raises a plain RuntimeError, which only its words tell from others.
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+            names = ", ".join(sorted({network.variant.name for network in stack.networks}))
+            raise JobError(
+                f"out of memory while training {names} at step {stack.step}",
+                "lower width, depth or batch_size, train fewer seeds at once with --seeds, or use another --device",
+            ) from error
 
 
 def _load(experiment: Experiment, device: torch.device) -> _DeviceImages:
@@ -289,16 +167,6 @@ def _load(experiment: Experiment, device: torch.device) -> _DeviceImages:
         std=std or 1.0,
         classes=data.classes,
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for package in ("geocont-tui", "numpy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def _draw(
@@ -471,6 +339,13 @@ class StackTraining:
         lengths = {network.variant.steps for network in self.networks}
         self._schedules = {steps: set(probes.schedule(steps, self._settings)) for steps in lengths}
         self._exact = {steps: probes.exact_steps(steps, self._settings) for steps in lengths}
+
+    tokens: int | None = None
+
+    @property
+    def names(self) -> list[checkpoints.Network]:
+        """Variant and seed of each network."""
+        return [network.key for network in self.networks]
 
     @property
     def progress(self) -> float:
@@ -749,14 +624,3 @@ def _generator(seed: int, stream: int) -> torch.Generator:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _explain(error: Exception, stack: StackTraining) -> None:
-    """Raise running out of memory as an error the user can act on."""
-    # On a CPU torch raises a plain RuntimeError, which only its words tell from others.
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
-        names = ", ".join(sorted({network.variant.name for network in stack.networks}))
-        raise JobError(
-            f"out of memory while training {names} at step {stack.step}",
-            "lower width, depth or batch_size, train fewer seeds at once with --seeds, or use another --device",
-        ) from error

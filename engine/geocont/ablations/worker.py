@@ -2,7 +2,7 @@
 
 It talks in JSON lines. In: a Task, a Share, then one empty line for each slice of work that has been taken. Where the
 line STOP comes, it writes its checkpoints and ends; where the input ends without it, because who began it is gone, the
-process ends at once. Out: a Ready, then a Done for each slice until all is trained, or a Failure.
+process ends at once. Out: Notes while it prepares, a Ready, a Done for each slice until all is trained, or a Failure.
 """
 
 import os
@@ -13,12 +13,17 @@ import threading
 import traceback
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from geocont.ablations import crew
+from geocont.ablations.experiment import LanguageExperiment
 from geocont.ablations.slices import Slice
 from geocont.errors import GeocontError, InputError
+
+if TYPE_CHECKING:
+    from geocont.ablations.workshop import Workshop
 
 # For tests: seconds between two checkpoints of a stack.
 _SECONDS = "GEOCONT_CHECKPOINT_SECONDS"
@@ -60,7 +65,7 @@ def _listen(lines: "queue.SimpleQueue[bytes]", keeping: threading.Event, stop: t
         os._exit(0)
 
 
-def _answer(answers: int, answer: crew.Ready | crew.Done | crew.Failure) -> None:
+def _answer(answers: int, answer: crew.Ready | crew.Note | crew.Done | crew.Failure) -> None:
     rest = memoryview(msgspec.json.encode(answer) + b"\n")
     while rest:
         rest = rest[os.write(answers, rest) :]
@@ -71,11 +76,8 @@ def _work(lines: "queue.SimpleQueue[bytes]", answers: int, keeping: threading.Ev
     # Here, so that the process listens while torch is loaded.
     from geocont import devices
     from geocont.ablations.checkpoints import Checkpoints
-    from geocont.ablations.experiment import Experiment
-    from geocont.ablations.training import Workshop
 
-    assert isinstance(task.experiment, Experiment)
-    workshop = Workshop(task.experiment, task.device)
+    workshop = _workshop(task, answers)
     started, message = workshop.introduction()
     _answer(answers, crew.Ready(started, message, devices.worker_count(workshop.device)))
     share = msgspec.json.decode(lines.get(), type=crew.Share)
@@ -88,6 +90,7 @@ def _work(lines: "queue.SimpleQueue[bytes]", answers: int, keeping: threading.Ev
         seconds = os.environ.get(_SECONDS)
         kept = Checkpoints(Path(share.checkpoints), task.experiment, float(seconds) if seconds else None)
         kept.clean()
+        workshop.folder = Path(share.checkpoints).parent
         probed = {
             (variant.name, seed): set(steps) for (variant, seed), steps in zip(networks, share.probed, strict=True)
         }
@@ -97,6 +100,16 @@ def _work(lines: "queue.SimpleQueue[bytes]", answers: int, keeping: threading.Ev
         if count >= crew.AHEAD and not stop.is_set():
             lines.get()
         _answer(answers, crew.Done(part))
+
+
+def _workshop(task: crew.Task, answers: int) -> "Workshop":
+    if isinstance(task.experiment, LanguageExperiment):
+        from geocont.ablations.language_training import LanguageWorkshop
+
+        return LanguageWorkshop(task.experiment, task.device, lambda text: _answer(answers, crew.Note(text)))
+    from geocont.ablations.training import ImageWorkshop
+
+    return ImageWorkshop(task.experiment, task.device)
 
 
 if __name__ == "__main__":

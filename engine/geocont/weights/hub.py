@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 from huggingface_hub import HfApi, constants, get_token, is_offline_mode, snapshot_download
@@ -86,14 +86,50 @@ def open_checkpoint(
     return _at_commit(source, commit, download)
 
 
+def fetch_dataset(repo: str, pattern: str) -> Path:
+    """The files of a data set that match `pattern`, in the hub's cache: the folder of the newest commit.
+
+    Without a network, or with HF_HUB_OFFLINE, what the cache has.
+
+    Raises:
+        InputError: there is no such data set, it may not be read, the hub cannot be reached, or the disk is full.
+    """
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    source = _Source(repo, kind="dataset")
+    try:
+        validate_repo_id(repo)
+        folder = snapshot_download(
+            repo,
+            repo_type="dataset",
+            allow_patterns=[pattern],
+            tqdm_class=_NoBar,
+            library_name="geocont",
+            library_version=__version__,
+        )
+    except HFValidationError:
+        raise InputError(
+            f"{repo}: not a hub id", "Give owner/name, or --set data.path=FILE-or-FOLDER."
+        ) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled) as error:
+        raise _refusal(error, source) from None
+    except LocalEntryNotFoundError as error:
+        cause = error.__cause__
+        raise _refusal(cause if isinstance(cause, Exception) else error, source) from None
+    except OSError as error:
+        cache = Path(constants.HF_HUB_CACHE).absolute()
+        raise InputError(f"{repo}: {error.strerror or error}", f"See whether {cache} can be written.") from None
+    return Path(folder)
+
+
 @dataclass(frozen=True)
 class _Source:
     """What the user asked for."""
 
     repo: str
-    revision: str | None
-    weights_file: str | None
-    subfolder: str
+    revision: str | None = None
+    weights_file: str | None = None
+    subfolder: str = ""
+    kind: Literal["model", "dataset"] = "model"
 
 
 def _look_up(source: _Source) -> Commit:
@@ -188,7 +224,9 @@ def _adapter_base(content: Callable[[str], bytes]) -> str | None:
 
 def _refusal(error: Exception, source: _Source) -> InputError:
     """What an error of the hub means for the user. An error class that derives from another comes before it."""
-    repo, page = source.repo, f"{constants.ENDPOINT}/{source.repo}"
+    repo, kind = source.repo, source.kind
+    page = f"{constants.ENDPOINT}/{repo}" if kind == "model" else f"{constants.ENDPOINT}/datasets/{repo}"
+    typed = repo if kind == "model" else f"--repo-type dataset {repo}"
     sign_in = "run `hf auth login` or set HF_TOKEN"
     token = get_token()
     match error:
@@ -206,12 +244,12 @@ def _refusal(error: Exception, source: _Source) -> InputError:
         # Without a token the hub answers 401 to what does not exist, too, so that nobody learns what is private.
         case RepositoryNotFoundError() | HfHubHTTPError(response=httpx2.Response(status_code=401)) if not token:
             return InputError(
-                f"the hub has no public model {repo}",
+                f"the hub has no public {kind} {repo}",
                 f"Check the spelling; if it is private, {sign_in}.{_nearby(repo)}",
             )
         case RepositoryNotFoundError():
             return InputError(
-                f"the hub has no model {repo} that your token may read",
+                f"the hub has no {kind} {repo} that your token may read",
                 f"Check the spelling; if it is private, use the token of an account that may read it.{_nearby(repo)}",
             )
         case RevisionNotFoundError():
@@ -220,7 +258,7 @@ def _refusal(error: Exception, source: _Source) -> InputError:
         case OfflineModeIsEnabled():
             return InputError(
                 f"{repo} is not in the hub cache, and HF_HUB_OFFLINE is set",
-                f'Unset HF_HUB_OFFLINE, or run "hf download {repo}" where there is a network.{_nearby(repo)}',
+                f'Unset HF_HUB_OFFLINE, or run "hf download {typed}" where there is a network.{_nearby(repo)}',
             )
         case HfHubHTTPError():
             status = error.response.status_code
@@ -234,7 +272,7 @@ def _refusal(error: Exception, source: _Source) -> InputError:
         case httpx2.TransportError():
             return InputError(
                 f"the hub cannot be reached at {hub_host()} ({type(error).__name__})",
-                f"Check the network, proxies and HF_ENDPOINT, or give a folder that holds the model.{_nearby(repo)}",
+                f"Check the network, proxies and HF_ENDPOINT, or give a folder that holds the {kind}.{_nearby(repo)}",
             )
         case _:
             return InputError(f"{hub_host()} does not answer as a hub does", "Check HF_ENDPOINT and proxies.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import msgspec
 import torch
 from jaxtyping import Shaped, UInt8
 from torch import Tensor
@@ -47,6 +48,9 @@ DTYPES: Mapping[str, torch.dtype] = {
     "C64": torch.complex64,
 }
 """The format's words for what torch can hold. A tensor of any other dtype can be listed but not read."""
+
+_WORDS = {dtype: word for word, dtype in DTYPES.items()}
+_ALIGNMENT = 8
 
 _BITS = {word: 8 * dtype.itemsize for word, dtype in DTYPES.items()} | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 _LARGEST_SIZE = 2**63 - 1
@@ -268,6 +272,28 @@ class LocalFile:
                     done += count
         except OSError as error:
             raise JobError(f"{self.path}: {error.strerror or error}", "See whether the disk is still there.") from None
+
+
+def encoded(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A whole file in parts, the tensors of the largest numbers first, so that each begins where its dtype needs it."""
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    described: dict[str, object] = {"__metadata__": dict(metadata)}
+    parts: list[bytes | memoryview] = []
+    end = 0
+    for name in order:
+        tensor = tensors[name].detach().cpu().contiguous()
+        size = tensor.numel() * tensor.element_size()
+        described[name] = {
+            "dtype": _WORDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [end, end + size],
+        }
+        end += size
+        if size:
+            parts.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    header = msgspec.json.encode(described)
+    header += b" " * (-len(header) % _ALIGNMENT)
+    return [len(header).to_bytes(LENGTH_BYTES, "little"), header, *parts]
 
 
 def unreadable(name: str, error: OSError) -> InputError:
