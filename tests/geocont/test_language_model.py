@@ -92,9 +92,7 @@ def test_gradients_are_those_of_autograd_in_parts_as_in_one(seed, gate, residual
         name: products.WeightGradients(torch.zeros_like(values[name])[:, None], torch.zeros_like(values[name])[:, None])
         for name in names
     }
-    mine = values | {
-        name: value.clone().requires_grad_() for name, value in values.items() if name not in names
-    }
+    mine = values | {name: value.clone().requires_grad_() for name, value in values.items() if name not in names}
     for place, part in enumerate(batch.chunk(accumulation)):
         for taken in gradients.values():
             if place:

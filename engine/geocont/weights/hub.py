@@ -107,9 +107,7 @@ def fetch_dataset(repo: str, pattern: str) -> Path:
             library_version=__version__,
         )
     except HFValidationError:
-        raise InputError(
-            f"{repo}: not a hub id", "Give owner/name, or --set data.path=FILE-or-FOLDER."
-        ) from None
+        raise InputError(f"{repo}: not a hub id", "Give owner/name, or --set data.path=FILE-or-FOLDER.") from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled) as error:
         raise _refusal(error, source) from None
     except LocalEntryNotFoundError as error:
