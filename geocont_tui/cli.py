@@ -567,7 +567,7 @@ def _is_on_screen(headless: bool | None) -> bool:
     if headless is None and not has_screen and all(map(terminal.is_terminal, (sys.stdin, sys.stdout))):
         # Whoever sent stderr elsewhere looks at stdout.
         why = "stderr is no terminal" if not terminal.is_terminal(sys.stderr) else "TERM is dumb or not set"
-        print(f"there is no screen, as {why}: progress goes to stderr, results come here", flush=True)
+        print(f"there is no screen, as {why}", flush=True)
     return has_screen and not headless
 
 

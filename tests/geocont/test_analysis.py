@@ -706,6 +706,7 @@ def test_the_choice_of_projections_layers_and_stack(tmp_path):
         ({"gap_tolerance": -0.1}, "--gap-tolerance -0.1", "0"),
         ({"gap_tolerance": math.nan}, "--gap-tolerance nan", "0"),
         ({"revision": "main"}, "--revision main", "leave it out"),
+        ({"download": True}, "--download has no meaning", "leave it out"),
         ({"device": "abacus"}, "--device abacus", "auto"),
     ],
 )

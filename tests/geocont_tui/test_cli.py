@@ -106,6 +106,7 @@ def test_alone_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
         (["ablate", "--set", "data.images=100"], "batch_size 128 is more than the 100 training images", "lower"),
         (["export", "nothing"], "there is no run 'nothing'", "geocont-tui ablate"),
         (["runs", "--run-dir", "/nowhere"], "/nowhere", ""),
+        (["ablate", "--run-dir", __file__], "is a file", "geocont-tui ablate --help"),
     ],
 )
 def test_wrong_usage_and_input(
@@ -115,6 +116,25 @@ def test_wrong_usage_and_input(
     assert problem in found[0]
     assert remedy in found[1]
     assert not runs.runs_folder().exists()
+
+
+@pytest.mark.parametrize(
+    ("terminals", "said"),
+    [
+        ({"stdin", "stdout"}, "there is no screen, as stderr is no terminal\n"),
+        ({"stdin", "stdout", "stderr"}, "there is no screen, as TERM is dumb or not set\n"),
+        ({"stdin", "stderr"}, ""),
+    ],
+)
+def test_why_there_is_no_screen_is_said_where_someone_looks(
+    terminals: set[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = [getattr(sys, name) for name in terminals]
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: stream in here)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not cli._is_on_screen(None)
+    assert not cli._is_on_screen(True)
+    assert capsys.readouterr().out == said
 
 
 def test_unreadable_toml_is_named_by_line_and_column(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
