@@ -96,8 +96,11 @@ def _made(
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     report(f"reading {name}")
-    size = sum(len(chunk) for chunk in _chunks(train))
-    if size == 0:
+    size, is_blank = 0, True
+    for chunk in _chunks(train):
+        size += len(chunk)
+        is_blank &= not chunk.strip()
+    if is_blank:
         raise InputError(f"{name} holds no text", "give a text with --set data.path=FILE-or-FOLDER")
     first = size if held_out else int(size * (1 - data.held_out))
     report(f"training a vocabulary of {data.vocabulary} on {first / 1e6:,.1f} million characters")
@@ -186,7 +189,10 @@ def _key(data: Text, files: Sequence[Path]) -> str:
     """Tells texts and settings apart. A file in the hub's cache is known by its commit, another by size and time."""
     known = hashlib.sha256(_encode([_FORMAT, data.vocabulary, data.held_out]))
     for path in files:
-        status = path.stat()
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise _unreadable(path, error) from None
         known.update(_encode([str(path), status.st_size, status.st_mtime_ns]))
     return known.hexdigest()[:32]
 
@@ -197,7 +203,9 @@ def _key(data: Text, files: Sequence[Path]) -> str:
 def _from_disk(path: Path) -> tuple[list[Path], list[Path]]:
     try:
         if path.is_dir():
-            found = sorted(file for file in path.iterdir() if file.suffix in (*_TEXT_SUFFIXES, ".parquet"))
+            found = sorted(
+                file for file in path.iterdir() if file.suffix in (*_TEXT_SUFFIXES, ".parquet") and not file.is_dir()
+            )
             if not found:
                 raise InputError(
                     f"data.path: {path} holds no text",
