@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import torch
 from jaxtyping import Int
@@ -26,11 +25,8 @@ from geocont.events import (
     Message,
     NetworkDiverged,
     NetworkFinished,
-    NetworkPlan,
     NetworkProgress,
-    RunStarted,
 )
-from geocont.versions import versions
 
 _STREAMS_PER_SEED = 2**20
 _PARAMETER_STREAM, _PROBE_STREAM, _FIRST_EPOCH_STREAM = 0, 1, 2
@@ -77,10 +73,12 @@ class LanguageWorkshop(Workshop):
         JobError: the tokens cannot be kept.
     """
 
+    experiment: LanguageExperiment
+
     def __init__(self, experiment: LanguageExperiment, device: str, say: Callable[[str], None] = _hush) -> None:
         """`say` gets a line for everything long that happens to the text."""
         self.device = devices.resolve(device)
-        self._experiment = experiment
+        self.experiment = experiment
         self.precision = _precision(experiment, self.device)
         self.threads = max(1, devices.worker_count(self.device) // len(experiment.networks))
         self.corpus = corpora.load(experiment.data, say)
@@ -95,38 +93,27 @@ class LanguageWorkshop(Workshop):
                 )
         self._throughput = _Throughput()
 
-    def introduction(self) -> tuple[RunStarted, Message]:
-        experiment, described = self._experiment, devices.describe(self.device)
-        started = RunStarted(
-            name=experiment.name,
-            experiment=msgspec.json.decode(msgspec.json.encode(experiment)),
-            networks=tuple(
-                NetworkPlan(variant=variant.name, seed=seed, steps=variant.steps)
-                for variant, seed in experiment.networks
-            ),
-            device=described,
-            versions=versions(),
-            time=time.time(),
-        )
-        seen = sum(variant.steps * variant.batch_size * variant.sequence_length for variant, _ in experiment.networks)
-        text = (
-            f"{len(started.networks)} networks, {seen:,} tokens to train on in {experiment.precision}, {described}; "
+    def description(self, device: str) -> str:
+        """How many networks on how many tokens, and of which text."""
+        networks = self.experiment.networks
+        seen = sum(variant.steps * variant.batch_size * variant.sequence_length for variant, _ in networks)
+        return (
+            f"{len(networks)} networks, {seen:,} tokens to train on in {self.experiment.precision}, {device}; "
             f"text: {self.corpus.source}"
         )
-        return started, Message(level="info", text=text, time=time.time())
 
     def stacks(self, networks: Sequence[tuple[LanguageVariant, int]]) -> list["LanguageTraining"]:
         """These networks, to be trained from the beginning."""
-        places = {(variant.name, seed): place for place, (variant, seed) in enumerate(self._experiment.networks)}
+        places = {(variant.name, seed): place for place, (variant, seed) in enumerate(self.experiment.networks)}
         return [
-            LanguageTraining(places[variant.name, seed], variant, seed, self._experiment, self)
+            LanguageTraining(places[variant.name, seed], variant, seed, self.experiment, self)
             for variant, seed in networks
         ]
 
     def restored(self, stored: checkpoints.Stored, names: Sequence[checkpoints.Network]) -> "LanguageTraining":
         """A network as its checkpoint has it. Raises InputError where that is not what it should be."""
         (name,) = names
-        variant = next(variant for variant in self._experiment.variants if variant.name == name[0])
+        variant = next(variant for variant in self.experiment.variants if variant.name == name[0])
         (stack,) = self.stacks([(variant, name[1])])
         try:
             stack.restore(stored.facts.step, checkpoints.read(stored))

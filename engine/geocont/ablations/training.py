@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
@@ -26,14 +25,10 @@ from geocont.ablations.workshop import Workshop
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
-    Message,
     NetworkDiverged,
     NetworkFinished,
-    NetworkPlan,
     NetworkProgress,
-    RunStarted,
 )
-from geocont.versions import versions
 
 _EVALUATION_IMAGES = 1000
 _KEPT_DRAWS = 2
@@ -92,40 +87,29 @@ class ImageWorkshop(Workshop):
         InputError: as `train` does.
     """
 
+    experiment: Experiment
+
     def __init__(self, experiment: Experiment, device: str) -> None:
         self.device = devices.resolve(device)
-        self._experiment = experiment
+        self.experiment = experiment
         self._images = _load(experiment, self.device)
 
-    def introduction(self) -> tuple[RunStarted, Message]:
-        """The first events of the run."""
-        experiment, described = self._experiment, devices.describe(self.device)
-        started = RunStarted(
-            name=experiment.name,
-            experiment=msgspec.json.decode(msgspec.json.encode(experiment)),
-            networks=tuple(
-                NetworkPlan(variant=variant.name, seed=seed, steps=variant.steps)
-                for variant, seed in experiment.networks
-            ),
-            device=described,
-            versions=versions(),
-            time=time.time(),
-        )
-        text = f"{len(started.networks)} networks, {len(self._images.train)} training images, {described}"
-        return started, Message(level="info", text=text, time=time.time())
+    def description(self, device: str) -> str:
+        """How many networks on how many images."""
+        return f"{len(self.experiment.networks)} networks, {len(self._images.train)} training images, {device}"
 
     def stacks(self, networks: Sequence[tuple[Variant, int]]) -> list["StackTraining"]:
         """These networks (variant and seed) in stacks, to be trained from the beginning."""
-        return _stacks(networks, self._images, self._experiment, self.device)
+        return _stacks(networks, self._images, self.experiment, self.device)
 
     def restored(self, stored: checkpoints.Stored, names: Sequence[checkpoints.Network]) -> "StackTraining":
-        variants = {(variant.name, seed): variant for variant, seed in self._experiment.networks}
+        variants = {(variant.name, seed): variant for variant, seed in self.experiment.networks}
         networks = [Network(variants[name], name[1]) for name in stored.facts.networks]
         stack = StackTraining(
             stored.facts.stack,
             networks,
             self._images,
-            self._experiment.probes,
+            self.experiment.probes,
             self.device,
             _draw,
         )

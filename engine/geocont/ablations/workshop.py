@@ -13,14 +13,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import torch
 from torch import Tensor
 
+from geocont import devices
 from geocont.ablations import checkpoints
-from geocont.ablations.experiment import AnyVariant
+from geocont.ablations.experiment import AnyExperiment, AnyVariant
 from geocont.ablations.slices import AHEAD, Slice
 from geocont.errors import InputError
-from geocont.events import Event, Message, NetworkDiverged, NetworkFinished, NetworkProgress, Probe, RunStarted
+from geocont.events import (
+    Event,
+    Message,
+    NetworkDiverged,
+    NetworkFinished,
+    NetworkPlan,
+    NetworkProgress,
+    Probe,
+    RunStarted,
+)
+from geocont.versions import versions
 
 # A slice of work: short enough for a stop or a pause to be prompt, long enough that changing networks costs nothing.
 _SLICE_SECONDS = 0.15
@@ -54,14 +66,31 @@ class Workshop(ABC):
     """An experiment's data on a device, and the training of any of its networks there."""
 
     device: torch.device
+    experiment: AnyExperiment
     threads: int = 1
     """How many cores a network is trained on, where that is a CPU."""
     folder: Path | None = None
     """The run's folder, where there is one."""
 
     @abstractmethod
+    def description(self, device: str) -> str:
+        """What is trained on what, in one line, on the device so named."""
+
     def introduction(self) -> tuple[RunStarted, Message]:
         """The first events of the run."""
+        experiment, described = self.experiment, devices.describe(self.device)
+        started = RunStarted(
+            name=experiment.name,
+            experiment=msgspec.json.decode(msgspec.json.encode(experiment)),
+            networks=tuple(
+                NetworkPlan(variant=variant.name, seed=seed, steps=variant.steps)
+                for variant, seed in experiment.networks
+            ),
+            device=described,
+            versions=versions(),
+            time=time.time(),
+        )
+        return started, Message(level="info", text=self.description(described), time=time.time())
 
     @abstractmethod
     def stacks(self, networks: Sequence[tuple[Any, int]]) -> Sequence[Stack]:

@@ -95,28 +95,11 @@ def fetch_dataset(repo: str, pattern: str) -> Path:
         InputError: there is no such data set, it may not be read, the hub cannot be reached, or the disk is full.
     """
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
-    source = _Source(repo, kind="dataset")
     try:
         validate_repo_id(repo)
-        folder = snapshot_download(
-            repo,
-            repo_type="dataset",
-            allow_patterns=[pattern],
-            tqdm_class=_NoBar,
-            library_name="geocont",
-            library_version=__version__,
-        )
     except HFValidationError:
         raise InputError(f"{repo}: not a hub id", "Give owner/name, or --set data.path=FILE-or-FOLDER.") from None
-    except (httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled) as error:
-        raise _refusal(error, source) from None
-    except LocalEntryNotFoundError as error:
-        cause = error.__cause__
-        raise _refusal(cause if isinstance(cause, Exception) else error, source) from None
-    except OSError as error:
-        cache = Path(constants.HF_HUB_CACHE).absolute()
-        raise InputError(f"{repo}: {error.strerror or error}", f"See whether {cache} can be written.") from None
-    return Path(folder)
+    return _fetched(_Source(repo, kind="dataset"), [pattern])
 
 
 @dataclass(frozen=True)
@@ -371,12 +354,18 @@ def _download(source: _Source, commit: Commit, files: Iterable[str], missing: It
             f"{source.repo} takes {needed / 1e9:.1f} GB, and {cache} has {free / 1e9:.1f} GB free",
             "Leave out --download to stream it, or set HF_HOME to a folder on a larger disk.",
         )
+    return _fetched(source, [glob.escape(commit.path(file)) for file in files]).name
+
+
+def _fetched(source: _Source, patterns: list[str]) -> Path:
+    """The folder in the hub's cache with the files that match. Raises InputError where they cannot be had."""
     try:
         folder = snapshot_download(
             source.repo,
+            repo_type=source.kind,
             # By its name and not its commit, so that the cache learns which commit the name stands for.
             revision=source.revision,
-            allow_patterns=[glob.escape(commit.path(file)) for file in files],
+            allow_patterns=patterns,
             tqdm_class=_NoBar,
         )
     except (httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled) as error:
@@ -385,5 +374,6 @@ def _download(source: _Source, commit: Commit, files: Iterable[str], missing: It
         cause = error.__cause__
         raise _refusal(cause if isinstance(cause, Exception) else error, source) from None
     except OSError as error:
+        cache = Path(constants.HF_HUB_CACHE).absolute()
         raise InputError(f"{source.repo}: {error.strerror or error}", f"See whether {cache} can be written.") from None
-    return Path(folder).name
+    return Path(folder)
