@@ -52,11 +52,13 @@ class Control:
         signature = self._signature()
         if signature == self._seen:
             return None
-        self._seen = signature
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Request).command
+            command = msgspec.json.decode(self._path.read_bytes(), type=_Request).command
         except (OSError, msgspec.DecodeError):
+            # Over a network a file that is being replaced may be away for a moment: the next look reads it.
             return None
+        self._seen = signature
+        return command
 
     def _signature(self) -> tuple[int, int] | None:
         try:

@@ -1,5 +1,7 @@
 """Requests through the folder of a run."""
 
+import os
+
 import pytest
 from geocont.errors import InputError
 from geocont.run_control import Control, ask
@@ -17,6 +19,21 @@ def test_each_request_is_taken_once_by_the_writer_that_is_there(tmp_path):
     assert control.take() == "resume"
     assert control.take() is None
     assert Control(tmp_path).take() is None
+
+
+def test_a_request_that_could_not_be_read_is_taken_at_the_next_look(tmp_path):
+    ask(tmp_path, "pause")
+    control = Control(tmp_path)
+    ask(tmp_path, "stop")
+    path = tmp_path / "control"
+    whole, status = path.read_bytes(), path.stat()
+    path.write_bytes(b"")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert control.take() is None
+    path.write_bytes(whole)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert control.take() == "stop"
+    assert control.take() is None
 
 
 def test_what_somebody_else_left_there_is_no_request(tmp_path):

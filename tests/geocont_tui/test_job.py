@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import synthetic
 from geocont import run_control
 from geocont.errors import InputError, JobError
-from geocont.events import Event, RunPaused, RunStarted
+from geocont.events import Event, RunStarted
 from geocont.runs import Recording
 
 from geocont_tui import state as states
@@ -192,20 +191,17 @@ def test_it_does_what_a_watching_screen_asks_for_and_journals_the_pause(tmp_path
     def asks(count: int) -> None:
         if count == 0:
             run_control.ask(tmp_path, "pause")
-            threading.Thread(target=resume_once_paused).start()
         elif count == 1:
             run_control.ask(tmp_path, "stop")
         assert count < 2
 
-    def resume_once_paused() -> None:
-        deadline = time.monotonic() + 20
-        while not isinstance(journal(tmp_path)[-1], RunPaused) and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-        assert job.paused
-        run_control.ask(tmp_path, "resume")
+    def resume_once_paused() -> bool:
+        if job.paused and job.snapshot.state.paused:
+            run_control.ask(tmp_path, "resume")
+        return False
 
     job = job_of(endless(asks), tmp_path)
-    job.run()
+    job.run(resume_once_paused)
     assert job.error is None
     assert job.snapshot.state.status == "stopped"
     names = [type(event).__name__ for event in journal(tmp_path)]
