@@ -1,9 +1,9 @@
 """From a state, and what the user chose to see of it, to what chart and bars show.
 
 View                                        the choices: quantity, variant, what is hidden, axes, smoothing
-Trajectories().of(state, variant, quantity) state.trajectory, computed again only after new measurements
-chart_data(state, view, trajectories)       curves of all variants that are not hidden
-bars_data(state, variant, quantity, index)  one variant's pairs of adjacent layers as they are now
+Trajectories().of(state, variant, quantity, projection) state.trajectory, computed again only after new measurements
+chart_data(state, view, trajectories)       curves of all variants that are not hidden, or of all projections of one
+bars_data(state, variant, quantity, index, projection)  one variant's pairs of adjacent layers as they are now
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from geocont import chance
+from geocont.ablations.experiment import AnyVariant
 from geocont.events import Probe
 
 from geocont_tui import state as states
@@ -28,9 +29,13 @@ _Y_STEP = 0.05
 
 @dataclass(frozen=True)
 class View:
-    """What the user chose. `window` is the shown part of the x axis, as drawn, 0…1."""
+    """What the user chose. `projections_apart`: the projections of the selected variant, not one of all variants.
+
+    `window` is the shown part of the x axis, as drawn, 0…1."""
 
     quantity: Quantity = states.WEIGHT_V1
+    projection: str = states.HIDDEN
+    projections_apart: bool = False
     selected: int = 0
     hidden: frozenset[str] = frozenset()
     seeds_apart: bool = False
@@ -44,16 +49,16 @@ class View:
 class Trajectories:
     """Trajectories of a run; asks for one again only when its networks have new measurements."""
 
-    _known: dict[tuple[str, Quantity], tuple[list[tuple[Probe, ...]], Trajectory]] = field(default_factory=dict)
+    _known: dict[tuple[str, Quantity, str], tuple[list[tuple[Probe, ...]], Trajectory]] = field(default_factory=dict)
 
-    def of(self, state: AblationState, variant: str, quantity: Quantity) -> Trajectory:
+    def of(self, state: AblationState, variant: str, quantity: Quantity, projection: str = states.HIDDEN) -> Trajectory:
         """As `state.trajectory`."""
-        probes = [network.probes for network in state.of(variant)]
-        known = self._known.get((variant, quantity))
+        probes = [network.probes(projection) for network in state.of(variant)]
+        known = self._known.get((variant, quantity, projection))
         if known is not None and all(old is new for old, new in zip(known[0], probes, strict=True)):
             return known[1]
-        found = states.trajectory(state, variant, quantity)
-        self._known[variant, quantity] = probes, found
+        found = states.trajectory(state, variant, quantity, projection)
+        self._known[variant, quantity, projection] = probes, found
         return found
 
 
@@ -64,38 +69,57 @@ def prefers_log_x(state: AblationState) -> bool:
 
 
 def chart_data(state: AblationState, view: View, trajectories: Trajectories) -> ChartData:
-    """The curves of the variants that are not hidden, the selected one on top, with the chance level."""
-    variants = [
-        (index, variant) for index, variant in enumerate(state.experiment.variants) if variant.name not in view.hidden
-    ]
-    variants.sort(key=lambda numbered: numbered[0] == view.selected)
+    """The curves of the variants that are not hidden, the selected one on top, with the chance level.
+
+    With `projections_apart` those of the projections of the selected variant, the chosen one on top.
+    """
+    shown = _shown(state, view)
     curves: list[Curve] = []
-    for index, variant in variants:
-        found = trajectories.of(state, variant.name, view.quantity)
+    for index, name, variant, projection in shown:
+        found = trajectories.of(state, variant.name, view.quantity, projection)
         if view.seeds_apart:
             curves += [
-                Curve(f"{variant.name} seed {seed}", index, _floats(steps), _smooth(values, view.smoothing))
+                Curve(f"{name} seed {seed}", index, _floats(steps), _smooth(values, view.smoothing))
                 for seed, (steps, values) in found.seeds.items()
             ]
         else:
             low, high = (_smooth(bound, view.smoothing) for bound in (found.low, found.high))
             mean = _smooth(found.mean, view.smoothing)
-            curves.append(Curve(variant.name, index, _floats(found.steps), mean, low, high))
-    length = max((variant.steps for _, variant in variants), default=1)
+            curves.append(Curve(name, index, _floats(found.steps), mean, low, high))
+    length = max((variant.steps for _, _, variant, _ in shown), default=1)
     x_limits = _x_limits(length, view)
     return ChartData(
         curves=tuple(curves),
         x_limits=x_limits,
         y_limits=_y_limits(curves, x_limits) if view.auto_y else (0.0, 1.0),
         log_x=view.log_x,
-        levels=_levels(state, [variant.name for _, variant in variants], view.quantity),
+        levels=_levels(state, [(variant.name, projection) for _, _, variant, projection in shown], view.quantity),
     )
 
 
-def bars_data(state: AblationState, variant: str, quantity: Quantity, index: int) -> BarsData:
+def _shown(state: AblationState, view: View) -> list[tuple[int, str, AnyVariant, str]]:
+    """Hue, name, variant and projection of the curves in the order in which they are drawn."""
+    if view.projections_apart:
+        variant = state.experiment.variants[view.selected]
+        has = states.measured_projections(variant)
+        numbered = [(index, name) for index, name in enumerate(state.projections) if name in has]
+        numbered.sort(key=lambda each: each[1] == view.projection)
+        return [(index, name, variant, name) for index, name in numbered]
+    shown = [
+        (index, variant.name, variant, view.projection)
+        for index, variant in enumerate(state.experiment.variants)
+        if variant.name not in view.hidden
+    ]
+    shown.sort(key=lambda each: each[0] == view.selected)
+    return shown
+
+
+def bars_data(
+    state: AblationState, variant: str, quantity: Quantity, index: int, projection: str = states.HIDDEN
+) -> BarsData:
     """|cos| of each pair of adjacent layers now, mean over seeds, with the chance level of one pair."""
-    values = states.now(state, variant, quantity)
-    reason = states.missing(state, variant, quantity.kind) or "not measured"
+    values = states.now(state, variant, quantity, projection)
+    reason = states.missing(state, variant, quantity.kind, projection) or "not measured"
     rows = tuple(
         BarRow(
             label=f"{layer}-{layer + 1}",
@@ -105,7 +129,7 @@ def bars_data(state: AblationState, variant: str, quantity: Quantity, index: int
         )
         for layer, value in enumerate(values)
     )
-    size = states.dimension(state, variant, quantity)
+    size = states.dimension(state, variant, quantity, projection)
     level = chance.mean_cosine(size)
     return BarsData(
         rows=rows,
@@ -154,8 +178,8 @@ def _y_limits(curves: Sequence[Curve], x_limits: tuple[float, float]) -> tuple[f
     return low, max(high, low + _Y_STEP)
 
 
-def _levels(state: AblationState, variants: Sequence[str], quantity: Quantity) -> tuple[Level, ...]:
-    sizes = sorted({states.dimension(state, variant, quantity) for variant in variants})
+def _levels(state: AblationState, shown: Sequence[tuple[str, str]], quantity: Quantity) -> tuple[Level, ...]:
+    sizes = sorted({states.dimension(state, variant, quantity, projection) for variant, projection in shown})
     return tuple(
         Level(
             chance.mean_cosine(size),

@@ -16,10 +16,10 @@ from typing import TextIO
 
 import msgspec
 from geocont import tables
-from geocont.ablations.experiment import AnyExperiment
+from geocont.ablations.experiment import AnyExperiment, LanguageExperiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
-from geocont.events import Event, Message, NetworkDiverged
+from geocont.events import RESIDUAL_SIDES, Event, Message, NetworkDiverged
 from geocont.runs import Recording, RunSummary, read_events
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -31,12 +31,15 @@ from geocont_tui.job import AnyState, Begun, Job, fold, resumed_job, watched_run
 from geocont_tui.plain_text import duration, in_ascii, printable, size, wrapped
 from geocont_tui.plain_text import tables as columns
 from geocont_tui.state import (
+    HIDDEN,
+    WEIGHT_U1,
     WEIGHT_V1,
     AblationState,
     Spread,
     Summary,
     chance_level,
     findings,
+    measured_projections,
     missing,
     planned,
     summary,
@@ -307,18 +310,31 @@ def write_out(text: str, ascii_only: bool = False) -> None:
 def summary_table(state: AblationState, width: int | None = None) -> str:
     """The results of a run as text: a row per variant, the chance level, the claims, the share of the probes.
 
+    Transformers have a row per variant and projection.
+
     Args:
         state: the run, over or not.
         width: columns of the terminal; what is wider goes on in a further table, text is wrapped. None: no limit.
     """
     experiment = state.experiment
-    summaries = [summary(state, variant.name) for variant in experiment.variants]
-    rows = [_row(each, state) for each in summaries]
+    summaries = [
+        (projection, summary(state, variant.name, projection))
+        for variant in experiment.variants
+        for projection in measured_projections(variant)
+    ]
+    is_text = isinstance(experiment, LanguageExperiment)
+    rows = [
+        _projection_row(found, state, projection) if is_text else _row(found, state) for projection, found in summaries
+    ]
     count = len(state.networks)
     word = {"running": "not finished", "done": "done"}.get(state.status, state.status)
     facts = [f"{count} network{'s' if count > 1 else ''}", state.device, f"{word} after {duration(state.elapsed)}"]
     if state.probe_share is not None:
         facts.append(f"{state.probe_share:.1%} of the computing time went into probes")
+    if isinstance(experiment, LanguageExperiment):
+        facts.append(f"trained in {experiment.precision}")
+        if state.tokens_per_second is not None:
+            facts.append(f"{state.tokens_per_second:,.0f} tokens/s")
     head = f"{experiment.name}: {experiment.description}" if experiment.description else experiment.name
     blocks = [
         wrapped([head, ", ".join(facts)], width),
@@ -356,13 +372,34 @@ def _row(found: Summary, state: AblationState) -> dict[str, str]:
         "test accuracy": _number(found.test_accuracy),
         "weight v1": _number(found.weight_v1),
         "weight u1": _number(found.weight_u1),
-        "peak v1": _number(found.peak_v1),
+        "peak v1": _number(found.peak),
         "at step": "n/a" if found.peak_step is None else f"{found.peak_step}",
         "gradient v1 at step 0": _number(found.gradient_v1_at_start),
         "gradient v1": _number(found.gradient_v1),
         "σ1/σ2": _number(found.sigma_ratio, 2),
         "top-{k} overlap".replace("{k}", str(state.experiment.probes.leading)): _number(found.top_overlap),
         "‖ΔW‖/‖W0‖": _number(found.update_ratio, 2),
+    }
+
+
+def _projection_row(found: Summary, state: AblationState, projection: str) -> dict[str, str]:
+    side = RESIDUAL_SIDES[projection]
+    columns = {
+        name: f"{_number(value)}{'*' if side == name[0] and value is not None else ''}"
+        for name, value in (("v1", found.weight_v1), ("u1", found.weight_u1))
+    }
+    levels = [chance_level(state, found.variant, quantity, projection)[0] for quantity in (WEIGHT_V1, WEIGHT_U1)]
+    return {
+        "variant": found.variant,
+        "projection": projection,
+        "steps": f"{found.step}" if found.step == found.steps else f"{found.step} of {found.steps}",
+        **columns,
+        "chance v1, u1": f"{levels[0]:.3f}, {levels[1]:.3f}",
+        "peak of *": _number(found.peak),
+        "at step": "n/a" if found.peak_step is None else f"{found.peak_step}",
+        "σ1/σ2": _number(found.sigma_ratio, 2),
+        f"top-{state.experiment.probes.leading} overlap": _number(found.top_overlap),
+        "perplexity": _number(found.perplexity, 1),
     }
 
 
@@ -374,27 +411,36 @@ def _number(found: Spread | None, digits: int = 3) -> str:
     return mean if found.std is None else f"{mean} ± {found.std:{style}}"
 
 
-def _notes(state: AblationState, summaries: list[Summary]) -> list[str]:
+def _notes(state: AblationState, summaries: list[tuple[str, Summary]]) -> list[str]:
     """What the numbers are, what chance would give, and why a number is not there."""
     several = state.experiment.seeds > 1
     notes = [f"{'mean ± standard deviation over seeds; ' if several else ''}v1, u1: mean |cos| of adjacent layers"]
     levels: dict[tuple[str, str], list[str]] = {}
-    for found in summaries:
-        mean, high = chance_level(state, found.variant, WEIGHT_V1)
+    is_text = isinstance(state.experiment, LanguageExperiment)
+    if is_text:
+        notes.append("* the side that meets the residual stream; perplexity: of text that is not trained on")
+    for projection, found in summaries:
+        if is_text:
+            continue
+        mean, high = chance_level(state, found.variant, WEIGHT_V1, projection)
         levels.setdefault((f"{mean:.3f}", f"{high:.3f}"), []).append(found.variant)
     for (level, upper), names in levels.items():
         of = f" for {', '.join(names)}" if len(levels) > 1 else ""
         notes.append(f"chance level{of}: {level} (95 % of such means are below {upper})")
-    for found in summaries:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for projection, found in summaries:
         for title, value, field in (
             ("weight v1, u1", found.weight_v1 and found.weight_u1, "weight"),
             ("gradient v1", found.gradient_v1, "gradient"),
             ("σ1/σ2", found.sigma_ratio, "sigma_ratio"),
             ("‖ΔW‖/‖W0‖", found.update_ratio, "update_ratio"),
         ):
-            reason = missing(state, found.variant, field)
+            reason = missing(state, found.variant, field, projection)
             if value is None and reason:
-                notes.append(f"{found.variant}: {title} n/a: {reason}")
+                reasons.setdefault((found.variant, f"{title} n/a: {reason}"), []).append(projection)
+    for (variant, reason), projections in reasons.items():
+        of = "" if projections == [HIDDEN] else f" {', '.join(projections)}"
+        notes.append(f"{variant}{of}: {reason}")
     return notes
 
 

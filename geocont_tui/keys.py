@@ -117,6 +117,9 @@ KEYS: tuple[Key, ...] = (
     Key("hide", "ablation", ("v",), "v", "hide", "hide the variant in the curves, or show it again", "hide", 9),
     Key("previous_quantity", "ablation", ("[",), "[", "quantity(-1)", "previous quantity: weight, gradient, …"),
     Key("next_quantity", "ablation", ("]",), "]", "quantity(1)", "next quantity", "quantity", 5, line_label="[ ]"),
+    Key("previous_projection", "ablation", ("P",), "P", "projection(-1)", "previous projection of transformers"),
+    Key("next_projection", "ablation", ("p",), "p", "projection(1)", "next projection: Q, K, V, O, Gate, Up, Down"),
+    Key("projections", "ablation", ("b",), "b", "projections", "curves of all projections of the variant, or back"),
     Key(
         "curves",
         "ablation",

@@ -5,14 +5,16 @@ differ. An `AblationState` is frozen; `fold` returns a new one that shares what 
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from geocont import chance, claims
-from geocont.ablations.experiment import AnyExperiment, AnyVariant, Experiment, plain
+from geocont import chance, claims, language_claims
+from geocont.ablations.experiment import AnyExperiment, AnyVariant, LanguageExperiment, LanguageVariant, plain
 from geocont.events import (
+    RESIDUAL_SIDES,
     Alignment,
     Event,
     Message,
@@ -30,19 +32,73 @@ from geocont.events import (
 
 Status = Literal["starting", "running", "done", "stopped", "failed"]
 
+HIDDEN = "hidden"
+"""The one projection of a residual MLP."""
+
+_KEPT = 400
+# math.exp overflows above this.
+_LARGEST_LOSS = 700.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """What was measured of one projection of a network, in the order of the steps.
+
+    However many are added, `probes` has some 400 at most: the first, the peak (see `peak_quantity`), the latest, and
+    of the others every `stride`-th. Counted like this, networks measured at the same steps keep the same steps.
+    """
+
+    probes: tuple[Probe, ...] = ()
+    kept: tuple[Probe, ...] = ()
+    peak: Probe | None = None
+    count: int = 0
+    stride: int = 1
+
+    def added(self, probe: Probe) -> "Series":
+        """The series with a later measurement."""
+        kept, stride = self.kept, self.stride
+        if self.count % stride == 0:
+            kept = (*kept, probe)
+            if len(kept) > _KEPT:
+                kept, stride = kept[::2], 2 * stride
+        peak = probe if _height(probe) > _height(self.peak) else self.peak
+        probes = list(kept)
+        if peak is not None:
+            place = bisect_left(probes, peak.step, key=_step)
+            if place == len(probes) or probes[place].step != peak.step:
+                probes.insert(place, peak)
+        if not probes or probes[-1].step != probe.step:
+            probes.append(probe)
+        return Series(tuple(probes), kept, peak, self.count + 1, stride)
+
+
+def _step(probe: Probe) -> int:
+    return probe.step
+
+
+def _height(probe: Probe | None) -> float:
+    mean = peak_quantity(probe.projection).mean(probe) if probe is not None else None
+    return -1.0 if mean is None else mean
+
 
 @dataclass(frozen=True)
 class Network:
-    """One network: where it is and everything measured of it so far."""
+    """One network: where it is and what was measured of it so far, by projection. `held_out_loss`: the latest."""
 
     variant: str
     seed: int
     steps: int
     step: int = 0
     loss: float | None = None
-    probes: tuple[Probe, ...] = ()
+    series: Mapping[str, Series] = field(default_factory=lambda: MappingProxyType({}))
+    held_out_loss: float | None = None
     finished: NetworkFinished | None = None
     diverged: NetworkDiverged | None = None
+
+    def probes(self, projection: str = HIDDEN) -> tuple[Probe, ...]:
+        """What is kept of the measurements of a projection, in the order of the steps."""
+        series = self.series.get(projection)
+        return series.probes if series is not None else ()
 
     @property
     def over(self) -> bool:
@@ -65,8 +121,14 @@ class AblationState:
     remedy: str | None = None
     elapsed: float = 0.0
     steps_per_second: float | None = None
+    tokens_per_second: float | None = None
     probe_share: float | None = None
     probe_count: int = 0
+
+    @property
+    def projections(self) -> tuple[str, ...]:
+        """The projections that are measured, in the order in which they are shown."""
+        return tuple(RESIDUAL_SIDES) if isinstance(self.experiment, LanguageExperiment) else (HIDDEN,)
 
     @property
     def measurements(self) -> int:
@@ -134,6 +196,11 @@ QUANTITIES = (
 )
 
 
+def peak_quantity(projection: str) -> Quantity:
+    """The weight alignment whose rise and fall is followed: on the residual side, v1 for residual MLPs."""
+    return WEIGHT_U1 if RESIDUAL_SIDES.get(projection) == "u" else WEIGHT_V1
+
+
 @dataclass(frozen=True)
 class Spread:
     """Mean over seeds, and their sample standard deviation (None for a single seed)."""
@@ -159,7 +226,10 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Summary:
-    """One variant in a row: where it is, and its numbers at its latest common probe, as spreads over seeds."""
+    """One variant in a row: where it is, and one projection's numbers at its latest common probe, over seeds.
+
+    The peak is that of `peak_quantity`; `perplexity` is exp of the latest loss on text that is not trained on.
+    """
 
     variant: str
     step: int
@@ -168,12 +238,13 @@ class Summary:
     loss: Spread | None
     accuracy: Spread | None
     test_accuracy: Spread | None
+    perplexity: Spread | None
     weight_v1: Spread | None
     weight_u1: Spread | None
     gradient_v1: Spread | None
     gradient_v1_at_start: Spread | None
     gradient_u1_at_start: Spread | None
-    peak_v1: Spread | None
+    peak: Spread | None
     peak_step: int | None
     below_peak: float | None
     sigma_ratio: Spread | None
@@ -234,14 +305,23 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
                 _with(state, changed),
                 elapsed=event.elapsed,
                 steps_per_second=event.steps_per_second,
+                tokens_per_second=event.tokens_per_second,
                 probe_share=event.probe_share,
             )
         case Probe():
             network = state.networks[event.variant, event.seed]
-            measured = replace(network, step=max(event.step, network.step), probes=(*network.probes, event))
+            series = network.series.get(event.projection, Series()).added(event)
+            measured = replace(
+                network,
+                step=max(event.step, network.step),
+                series=MappingProxyType({**network.series, event.projection: series}),
+                held_out_loss=network.held_out_loss if event.held_out_loss is None else event.held_out_loss,
+            )
             return replace(_with(state, {(event.variant, event.seed): measured}), probe_count=state.probe_count + 1)
         case NetworkFinished():
             network = replace(state.networks[event.variant, event.seed], step=event.step, finished=event)
+            if isinstance(state.experiment, LanguageExperiment) and event.test_loss is not None:
+                network = replace(network, held_out_loss=event.test_loss)
             return _with(state, {(event.variant, event.seed): network})
         case NetworkDiverged():
             network = replace(state.networks[event.variant, event.seed], step=event.step, diverged=event)
@@ -300,16 +380,28 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(mean=mean, std=std, count=len(present))
 
 
-def trajectory(state: AblationState, variant: str, quantity: Quantity) -> Trajectory:
-    """How a quantity went, at every step at which at least one seed was measured.
+def measured_projections(variant: AnyVariant) -> tuple[str, ...]:
+    """The projections that a variant has, in the order in which they are shown."""
+    if not isinstance(variant, LanguageVariant):
+        return (HIDDEN,)
+    return tuple(name for name in RESIDUAL_SIDES if variant.gate or name != "gate")
+
+
+def perplexity(loss: float | None) -> float | None:
+    """exp of a loss in nats a token; None where it does not exist or is too large for a number."""
+    return None if loss is None or not loss < _LARGEST_LOSS else math.exp(loss)
+
+
+def trajectory(state: AblationState, variant: str, quantity: Quantity, projection: str = HIDDEN) -> Trajectory:
+    """How a quantity of a projection went, at every step at which at least one seed was measured.
 
     A step that some seeds have not reached yet is left out of the mean as soon as another seed has: a mean over fewer
     seeds would jump when the rest arrive.
     """
-    networks = [network for network in state.of(variant) if network.probes]
+    networks = [network for network in state.of(variant) if network.probes(projection)]
     by_step: dict[int, list[float | None]] = {}
     for network in networks:
-        for probe in network.probes:
+        for probe in network.probes(projection):
             by_step.setdefault(probe.step, []).append(quantity.mean(probe))
     steps = tuple(step for step, values in sorted(by_step.items()) if len(values) == len(networks))
     spreads = [spread(by_step[step]) for step in steps]
@@ -321,8 +413,8 @@ def trajectory(state: AblationState, variant: str, quantity: Quantity) -> Trajec
         seeds=MappingProxyType(
             {
                 network.seed: (
-                    tuple(probe.step for probe in network.probes),
-                    tuple(quantity.mean(probe) for probe in network.probes),
+                    tuple(probe.step for probe in network.probes(projection)),
+                    tuple(quantity.mean(probe) for probe in network.probes(projection)),
                 )
                 for network in networks
             }
@@ -330,51 +422,57 @@ def trajectory(state: AblationState, variant: str, quantity: Quantity) -> Trajec
     )
 
 
-def now(state: AblationState, variant: str, quantity: Quantity) -> tuple[float | None, ...]:
+def now(state: AblationState, variant: str, quantity: Quantity, projection: str = HIDDEN) -> tuple[float | None, ...]:
     """The current |cos| of each adjacent pair: mean over the seeds' values at their latest common probe."""
-    rows = [quantity.pairs(probe) for probe in _latest(state.of(variant))]
+    rows = [quantity.pairs(probe) for probe in _latest(state.of(variant), projection)]
     return tuple(mean_of_pairs(column) for column in zip(*rows, strict=True))
 
 
-def missing(state: AblationState, variant: str, field: str) -> str | None:
+def missing(state: AblationState, variant: str, field: str, projection: str = HIDDEN) -> str | None:
     """Why a value of the latest probe does not exist, in the words of the probe; None if nothing is said."""
-    reasons = [probe.missing[field] for probe in _latest(state.of(variant)) if field in probe.missing]
+    reasons = [probe.missing[field] for probe in _latest(state.of(variant), projection) if field in probe.missing]
     return reasons[0] if reasons else None
 
 
-def dimension(state: AblationState, variant: str, quantity: Quantity) -> int:
+def dimension(state: AblationState, variant: str, quantity: Quantity, projection: str = HIDDEN) -> int:
     """Dimension of the space that the singular vectors live in."""
     for network in state.of(variant):
-        if network.probes:
-            return network.probes[0].v_dim if quantity.side == "v1" else network.probes[0].u_dim
+        probes = network.probes(projection)
+        if probes:
+            return probes[0].v_dim if quantity.side == "v1" else probes[0].u_dim
     return variant_of(state, variant).width
 
 
-def chance_level(state: AblationState, variant: str, quantity: Quantity) -> tuple[float, float]:
+def chance_level(
+    state: AblationState, variant: str, quantity: Quantity, projection: str = HIDDEN
+) -> tuple[float, float]:
     """What independent random directions would give: the mean |cos|, and the upper end of the 95 % band of the mean
     over the pairs and seeds of the variant."""
-    width = dimension(state, variant, quantity)
+    width = dimension(state, variant, quantity, projection)
     pairs = variant_of(state, variant).depth - 1
     return chance.mean_cosine(width), chance.band_of_mean(width, pairs * state.experiment.seeds)[1]
 
 
 def findings(state: AblationState) -> tuple[claims.Finding, ...]:
     """What the numbers so far say about the claims of the source."""
-    if not isinstance(state.experiment, Experiment):
-        return ()
-    return claims.judge(
-        state.experiment,
-        {key: network.probes for key, network in state.networks.items()},
-        {key: network.finished for key, network in state.networks.items() if network.finished is not None},
-    )
+    finished = {key: network.finished for key, network in state.networks.items() if network.finished is not None}
+    if isinstance(state.experiment, LanguageExperiment):
+        probes = {
+            key: {name: series.probes for name, series in network.series.items()}
+            for key, network in state.networks.items()
+        }
+        return language_claims.judge(state.experiment, probes, finished)
+    return claims.judge(state.experiment, {key: network.probes() for key, network in state.networks.items()}, finished)
 
 
-def summary(state: AblationState, variant: str) -> Summary:
+def summary(state: AblationState, variant: str, projection: str = HIDDEN) -> Summary:
     """A variant in a row: see `Summary`."""
     networks = state.of(variant)
-    latest = _latest(networks)
-    started = [network.probes[0] for network in networks if network.probes and network.probes[0].step == 0]
-    curve = trajectory(state, variant, WEIGHT_V1)
+    latest = _latest(networks, projection)
+    started = [probes[0] for probes in (network.probes(projection) for network in networks) if probes]
+    started = [probe for probe in started if probe.step == 0]
+    followed = peak_quantity(projection)
+    curve = trajectory(state, variant, followed, projection)
     known = [(mean, step) for mean, step in zip(curve.mean, curve.steps, strict=True) if mean is not None]
     peak, peak_step = max(known, default=(None, None), key=lambda pair: pair[0])
     return Summary(
@@ -385,12 +483,15 @@ def summary(state: AblationState, variant: str) -> Summary:
         loss=spread([probe.loss for probe in latest]),
         accuracy=spread([probe.accuracy for probe in latest]),
         test_accuracy=spread([network.finished.test_accuracy for network in networks if network.finished]),
+        perplexity=spread([perplexity(network.held_out_loss) for network in networks]),
         weight_v1=spread([WEIGHT_V1.mean(probe) for probe in latest]),
         weight_u1=spread([WEIGHT_U1.mean(probe) for probe in latest]),
         gradient_v1=spread([GRADIENT_V1.mean(probe) for probe in latest]),
         gradient_v1_at_start=spread([GRADIENT_V1.mean(probe) for probe in started]),
         gradient_u1_at_start=spread([Quantity("gradient", "u1").mean(probe) for probe in started]),
-        peak_v1=spread([WEIGHT_V1.mean(probe) for n in networks for probe in n.probes if probe.step == peak_step]),
+        peak=spread(
+            [followed.mean(probe) for n in networks for probe in n.probes(projection) if probe.step == peak_step]
+        ),
         peak_step=peak_step,
         below_peak=known[-1][0] - peak if peak is not None else None,
         sigma_ratio=spread([probe.sigma_ratio for probe in latest]),
@@ -403,13 +504,11 @@ def summary(state: AblationState, variant: str) -> Summary:
     )
 
 
-def _latest(networks: Sequence[Network]) -> list[Probe]:
+def _latest(networks: Sequence[Network], projection: str) -> list[Probe]:
     """The probes at the last step that all networks with probes share."""
-    measured = [network for network in networks if network.probes]
-    common = (
-        set.intersection(*({probe.step for probe in network.probes} for network in measured)) if measured else set()
-    )
-    return [probe for network in measured for probe in network.probes if common and probe.step == max(common)]
+    measured = [probes for probes in (network.probes(projection) for network in networks) if probes]
+    common = set.intersection(*({probe.step for probe in probes} for probes in measured)) if measured else set()
+    return [probe for probes in measured for probe in probes if common and probe.step == max(common)]
 
 
 def _status(networks: Sequence[Network]) -> str:
@@ -419,4 +518,4 @@ def _status(networks: Sequence[Network]) -> str:
         return f"diverged at step {first}" + (f" ({len(diverged)} of {len(networks)})" if len(networks) > 1 else "")
     if all(network.finished for network in networks):
         return "done"
-    return "training" if any(network.step or network.probes for network in networks) else "waiting"
+    return "training" if any(network.step or network.series for network in networks) else "waiting"

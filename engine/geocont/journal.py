@@ -35,11 +35,12 @@ JOURNAL = "events.jsonl"
 _POLL_SECONDS = 0.1
 _SILENCE_SECONDS = 0.4
 _READ_BYTES = 1 << 22
-# What a screen can show of one network: more columns than any terminal has. And the last positions of all networks.
+# What a screen can show of one projection of a network: more columns than any terminal has. And the last positions of
+# all networks.
 _SHOWN_PROBES, _SHOWN_PROGRESS = 512, 64
 # As msgspec writes them: the tag first, then the fields in their order.
 _PROBE, _PROGRESS = b'{"event":"Probe",', (b'{"event":"Progress",', b'{"event":"AnalysisProgress",')
-_STEP, _EXACT = b',"step":', b'"exact":true'
+_STEP, _PROJECTION, _V_DIM, _EXACT = b',"step":', b',"projection":', b',"v_dim":', b'"exact":true'
 
 Key = tuple[str | int, ...]
 
@@ -56,9 +57,10 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def thinned_events(folder: Path, probes: int = _SHOWN_PROBES) -> Iterator[Event]:
-    """The events of a run, of a long one about `probes` a network: at even distances, the exact ones and the last.
+    """The events of a run, of a long one about `probes` of each projection of a network.
 
-    Of its Progress only the latest. What is left out is not decoded, and damage there is not noticed.
+    Those are at even distances, with the exact ones and the last. Of its Progress only the latest. What is left out is
+    not decoded, and damage there is not noticed.
 
     Raises:
         InputError: as `read_events` does.
@@ -248,24 +250,30 @@ def _thin(lines: _Lines, end: int, probes: int) -> Iterator[_Line]:
     last_progress: deque[int] = deque(maxlen=_SHOWN_PROGRESS)
     for line in lines.new(end):
         if line.text.startswith(_PROBE):
-            counts[line.text[: line.text.find(_STEP)]] += 1
+            counts[_measured(line.text)] += 1
         elif line.text.startswith(_PROGRESS):
             last_progress.append(line.number)
     lines.rewind()
     kept_progress = set(last_progress)
     # Powers of two: what is kept of one seed is kept of the others, however far each is.
-    strides = {network: 1 << max(0, (count - 1) // probes).bit_length() for network, count in counts.items()}
+    strides = {measured: 1 << max(0, (count - 1) // probes).bit_length() for measured, count in counts.items()}
     seen: Counter[bytes] = Counter()
     for line in lines.new(end):
         if line.text.startswith(_PROBE):
-            network = line.text[: line.text.find(_STEP)]
-            place = seen[network]
-            seen[network] += 1
-            if place % strides[network] and place < counts[network] - 1 and _EXACT not in line.text:
+            measured = _measured(line.text)
+            place = seen[measured]
+            seen[measured] += 1
+            if place % strides[measured] and place < counts[measured] - 1 and _EXACT not in line.text:
                 continue
         elif line.text.startswith(_PROGRESS) and line.number not in kept_progress:
             continue
         yield line
+
+
+def _measured(probe: bytes) -> bytes:
+    """What a line of a Probe tells of the network and the projection that it measures."""
+    step = probe.find(_STEP)
+    return probe[:step] + probe[probe.find(_PROJECTION, step) : probe.find(_V_DIM, step)]
 
 
 class _Header(msgspec.Struct):

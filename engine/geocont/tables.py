@@ -64,8 +64,14 @@ TRAINING = {
     "drift": float,
     "identity_share": float,
     "activation_factor": float,
+    "held_out_loss": float,
+    "perplexity": float,
+    "precision": str,
 }
-"""Columns of the training table: a row per probe. v1 and u1 are means over the adjacent pairs that have the cosine."""
+"""Columns of the training table: a row per probe. v1 and u1 are means over the adjacent pairs that have the cosine.
+
+perplexity: exp of held_out_loss, which is evaluated at some steps only. precision: what the network was trained in.
+"""
 
 TRAINING_PAIRS = {
     "experiment": str,
@@ -83,6 +89,7 @@ TRAINING_PAIRS = {
     "cumulative_u1": float,
     "update_v1": float,
     "update_u1": float,
+    "precision": str,
 }
 """Columns of the training_pairs table: a row per probe and pair of adjacent layers, counted from 0."""
 
@@ -96,8 +103,12 @@ NETWORKS = {
     "test_loss": float,
     "test_accuracy": float,
     "note": str,
+    "precision": str,
 }
-"""Columns of the networks table: a row per network. status: finished, diverged, unfinished; note: why, in words."""
+"""Columns of the networks table: a row per network. status: finished, diverged, unfinished; note: why, in words.
+
+test_loss of a network trained on text: the loss on text that is not trained on, in nats a token.
+"""
 
 
 PAIRS = {
@@ -205,7 +216,7 @@ def tables(events: Iterable[Event]) -> Tables | AnalysisTables:
 
 def _ablation_tables(events: Iterable[Event]) -> Tables:
     """Rows in the order of the events."""
-    experiment = ""
+    experiment, precision = "", "float32"
     training: list[tuple[Value, ...]] = []
     pairs: list[tuple[Value, ...]] = []
     networks: dict[tuple[str, int], _Network] = {}
@@ -217,7 +228,7 @@ def _ablation_tables(events: Iterable[Event]) -> Tables:
     for event in events:
         match event:
             case RunStarted():
-                experiment = event.name
+                experiment, precision = event.name, event.experiment.get("precision", "float32")
                 for plan in event.networks:
                     network(plan.variant, plan.seed).planned_steps = plan.steps
             case Progress():
@@ -225,8 +236,8 @@ def _ablation_tables(events: Iterable[Event]) -> Tables:
                     network(where.variant, where.seed).steps = where.step
             case Probe():
                 network(event.variant, event.seed).steps = event.step
-                training.append(_training_row(experiment, event))
-                pairs.extend(_pair_rows(experiment, event))
+                training.append(_training_row(experiment, precision, event))
+                pairs.extend(_pair_rows(experiment, precision, event))
             case NetworkFinished():
                 finished = network(event.variant, event.seed)
                 finished.status, finished.steps = "finished", event.step
@@ -249,6 +260,7 @@ def _ablation_tables(events: Iterable[Event]) -> Tables:
             item.test_loss,
             item.test_accuracy,
             item.note or (end if item.status == "unfinished" else None),
+            precision,
         )
         for (variant, seed), item in networks.items()
     ]
@@ -448,7 +460,7 @@ class _Network:
     note: str | None = None
 
 
-def _training_row(experiment: str, probe: Probe) -> tuple[Value, ...]:
+def _training_row(experiment: str, precision: str, probe: Probe) -> tuple[Value, ...]:
     numbers = (
         probe.loss,
         probe.accuracy,
@@ -470,11 +482,20 @@ def _training_row(experiment: str, probe: Probe) -> tuple[Value, ...]:
         probe.drift,
         probe.identity_share,
         probe.activation_factor,
+        probe.held_out_loss,
+        _exponential(probe.held_out_loss),
     )
-    return (experiment, probe.variant, probe.seed, probe.step, probe.projection, *map(_finite, numbers))
+    return (experiment, probe.variant, probe.seed, probe.step, probe.projection, *map(_finite, numbers), precision)
 
 
-def _pair_rows(experiment: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
+def _exponential(value: float | None) -> float | None:
+    try:
+        return None if value is None else math.exp(value)
+    except OverflowError:
+        return None
+
+
+def _pair_rows(experiment: str, precision: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
     alignments = (probe.weight, probe.gradient, probe.cumulative, probe.update)
     cosines = zip_longest(*(side for alignment in alignments for side in (alignment.v1, alignment.u1)))
     for layer, row in enumerate(cosines):
@@ -487,6 +508,7 @@ def _pair_rows(experiment: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
             layer,
             layer + 1,
             *map(_finite, row),
+            precision,
         )
 
 

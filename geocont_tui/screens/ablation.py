@@ -9,6 +9,8 @@ It shows snapshots and holds what the user chose to see (`curves.View`); it neit
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from geocont.ablations.experiment import LanguageExperiment
+from geocont.events import RESIDUAL_SIDES
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
@@ -50,7 +52,7 @@ class AblationScreen(RunScreen):
 
     def __init__(self, snapshot: Snapshot[states.AblationState], palette: Palette, kept: str) -> None:
         super().__init__(snapshot, palette, kept, "variants")
-        self.view = curves.View(log_x=curves.prefers_log_x(snapshot.state))
+        self.view = curves.View(log_x=curves.prefers_log_x(snapshot.state), projection=snapshot.state.projections[0])
         self._trajectories = curves.Trajectories()
 
     @property
@@ -62,6 +64,15 @@ class AblationScreen(RunScreen):
     def variant(self) -> str:
         """Name of the selected variant."""
         return self.state.experiment.variants[self.view.selected].name
+
+    @property
+    def _quantity_title(self) -> str:
+        """The quantity, and of transformers the projection, with * on the side that meets the residual stream."""
+        quantity, projection = self.view.quantity, self.view.projection
+        if projection == states.HIDDEN:
+            return quantity.title
+        mark = "*" if RESIDUAL_SIDES[projection] == quantity.side[0] else ""
+        return f"{projection} {quantity.title}{mark}"
 
     def compose(self) -> ComposeResult:
         palette = self.palette
@@ -103,7 +114,7 @@ class AblationScreen(RunScreen):
 
     def _entitle(self) -> None:
         """Titles change with what the user chooses, not with every event: a title repaints its whole pane."""
-        view, experiment = self.view, self.state.experiment
+        experiment = self.state.experiment
         seeds = f"{experiment.seeds} seeds" if experiment.seeds != 1 else "1 seed"
         selected = self.palette.glyphs.signs["selected"]
         is_roomy = self.size.width >= NUMBERED_TABS or self._is_single
@@ -117,7 +128,7 @@ class AblationScreen(RunScreen):
         titles = {
             "variants": (f"{len(experiment.variants)} variants, {seeds}", self._hidden_text),
             "view": (" ".join(tabs), self._view_subtitle(seeds)),
-            "bottom-layers": (f"layers now: {view.quantity.title}", self.variant),
+            "bottom-layers": (f"layers now: {self._quantity_title}", self.variant),
             "bottom-claims": ("what this shows", ""),
             "bottom-log": ("log", ""),
         }
@@ -137,7 +148,8 @@ class AblationScreen(RunScreen):
         view = self.view
         match self._shown_view:
             case "curves":
-                parts = [view.quantity.title]
+                is_apart = view.projections_apart
+                parts = [f"{self.variant}, {view.quantity.title}" if is_apart else self._quantity_title]
                 parts.append("each seed" if view.seeds_apart else seeds)
                 parts += ["log steps"] if view.log_x else []
                 parts += ["auto y"] if view.auto_y else []
@@ -145,9 +157,10 @@ class AblationScreen(RunScreen):
                 parts += ["zoomed"] if view.window != (0.0, 1.0) else []
                 return ", ".join(parts)
             case "layers":
-                return f"{self.variant}, {view.quantity.title}, {seeds}"
+                return f"{self.variant}, {self._quantity_title}, {seeds}"
             case "spectrum":
-                return f"{self.variant}, {seeds}"
+                of = "" if view.projection == states.HIDDEN else f", {view.projection}"
+                return f"{self.variant}{of}, {seeds}"
         return ""
 
     # Painting
@@ -161,6 +174,9 @@ class AblationScreen(RunScreen):
         state = self.state
         is_over = self._phase in OVER
         rate, share = None if is_over else state.steps_per_second, state.probe_share
+        tokens = None if is_over else state.tokens_per_second
+        rates = [f"{rate:,.{0 if rate >= 10 else 1}f} steps/s"] if rate is not None else []
+        rates += [f"{tokens:,.0f} tokens/s"] if tokens is not None else []
         self.query_one("#status", StatusLine).show(
             StatusData(
                 title=f"ablate {state.experiment.name}",
@@ -171,7 +187,7 @@ class AblationScreen(RunScreen):
                 eta=state.eta if self._phase == "running" else None,
                 done=f"{state.steps_planned - state.steps_left:,} of {state.steps_planned:,} steps",
                 progress=state.progress,
-                rate=f"{rate:,.0f} steps/s" if rate is not None else "",
+                rate=", ".join(rates),
                 note=f"probes {100 * share:.1f} % of the time" if share is not None else "",
                 kept=self._kept,
             )
@@ -179,21 +195,23 @@ class AblationScreen(RunScreen):
 
     def _paint_rest(self) -> None:
         state, view = self.state, self.view
+        is_text = isinstance(state.experiment, LanguageExperiment)
+        followed = states.peak_quantity(view.projection)
         rows = tuple(
             VariantRow(
                 index=index,
-                summary=states.summary(state, variant.name),
-                trend=self._trajectories.of(state, variant.name, states.WEIGHT_V1).mean,
+                summary=states.summary(state, variant.name, view.projection),
+                trend=self._trajectories.of(state, variant.name, followed, view.projection).mean,
                 is_hidden=variant.name in view.hidden,
             )
             for index, variant in enumerate(state.experiment.variants)
         )
-        self.query_one(RunTable).show(RunTableData(rows, view.selected))
-        bars = curves.bars_data(state, self.variant, view.quantity, view.selected)
+        self.query_one(RunTable).show(RunTableData(rows, view.selected, is_text))
+        bars = curves.bars_data(state, self.variant, view.quantity, view.selected, view.projection)
         for widget in self.query(Bars):
             widget.show(bars)
         if self._shown_view == "spectrum":
-            self.query_one(SpectrumTable).show(spectrum_of(state, self.variant))
+            self.query_one(SpectrumTable).show(spectrum_of(state, self.variant, view.projection))
         for panel in self.query(ClaimsPanel):
             panel.show(self._snapshot.findings if state.probe_count else None)
         for pane in self.query(LogPane):
@@ -228,6 +246,16 @@ class AblationScreen(RunScreen):
         position = (quantities.index(self.view.quantity) + by) % len(quantities)
         self._change(quantity=quantities[position])
 
+    def action_projection(self, by: int) -> None:
+        projections = self.state.projections
+        position = (projections.index(self.view.projection) + by) % len(projections)
+        self._change(projection=projections[position])
+
+    def action_projections(self) -> None:
+        """The projections of one variant, or one projection of the variants, as curves; residual MLPs have one."""
+        if len(self.state.projections) > 1:
+            self._change(projections_apart=not self.view.projections_apart)
+
     def action_view(self, name: str) -> None:
         self._shown_view = name
         self.focus_pane("view" if self._is_single or name in TEXT_VIEWS else self._pane)
@@ -257,8 +285,9 @@ class AblationScreen(RunScreen):
     # What the keys ask of the app
 
     def action_details(self) -> None:
-        self.app.push_screen(Reader(self.palette, self.variant, variant_paragraphs(self.state, self.variant)))
+        paragraphs = variant_paragraphs(self.state, self.variant, self.view.projection)
+        self.app.push_screen(Reader(self.palette, self.variant, paragraphs))
 
     def action_copy(self) -> None:
-        text = row_text(self.state, self.variant)
+        text = row_text(self.state, self.variant, self.view.projection)
         self.copied(f"the numbers of {self.variant}", text, "the numbers were sent to the terminal")

@@ -36,10 +36,11 @@ class VariantRow:
 
 @dataclass(frozen=True)
 class RunTableData:
-    """What the table shows; `selected` is a position in `rows`."""
+    """What the table shows; `selected` is a position in `rows`. `is_text`: perplexity in place of accuracy."""
 
     rows: tuple[VariantRow, ...]
     selected: int = 0
+    is_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def fraction(value: float | None, sign: bool = False) -> str:
     if value is None or not math.isfinite(value):
         return "n/a"
     text = f"{value:+.2f}" if sign else f"{value:.2f}"
+    if float(text) == 0:
+        return ".00"
     return text.replace("0.", ".", 1) if abs(float(text)) < 1 else text
 
 
@@ -65,7 +68,7 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "n/a"
     if abs(value) < 9.995:
-        return f"{value:.2f}"
+        return "0.00" if abs(value) < 0.005 else f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}" if abs(value) < 99999 else f"{value:.0e}"
 
 
@@ -86,11 +89,13 @@ def _accuracy(row: VariantRow) -> float | None:
     return mean(row.summary.test_accuracy or row.summary.accuracy)
 
 
+_ACCURACY = _Column("acc", 4, 3, lambda row, _: fraction(_accuracy(row)))
+_PERPLEXITY = _Column("ppl", 5, 3, lambda row, _: number(mean(row.summary.perplexity)))
 COLUMNS = (
     _Column("step", 6, 9, lambda row, _: str(row.summary.step)),
     _Column("", 4, 5, lambda row, _: _percent(row)),
     _Column("loss", 5, 4, lambda row, _: number(mean(row.summary.loss))),
-    _Column("acc", 4, 3, lambda row, _: fraction(_accuracy(row))),
+    _ACCURACY,
     _Column("v1", 4, 1, lambda row, _: fraction(mean(row.summary.weight_v1))),
     _Column("±", 4, 8, lambda row, _: fraction(_deviation(row.summary.weight_v1))),
     _Column("u1", 4, 6, lambda row, _: fraction(mean(row.summary.weight_u1))),
@@ -138,7 +143,7 @@ def draw(data: RunTableData, width: int, height: int, palette: Palette) -> Frame
         return ()
     canvas = [[BLANK] * width for _ in range(height)]
     longest = max((cell_len(row.summary.variant) for row in data.rows), default=0)
-    columns = _chosen(width - MARKS - min(longest, NAME))
+    columns = _chosen(width - MARKS - min(longest, NAME), data.is_text)
     used = sum(column.width + 1 for column in columns)
     name_width = max(min(longest, width - MARKS - used), 0)
     write(canvas[0], MARKS, "variant", palette.dim, MARKS + name_width)
@@ -206,15 +211,16 @@ def _diverged_words(status: str, room: int) -> str:
     return next((choice for choice in choices if len(choice) <= room), "diverged"[: max(room, 0)])
 
 
-def _chosen(room: int) -> list[_Column]:
+def _chosen(room: int, is_text: bool) -> list[_Column]:
     """The columns that fit, the most telling first, in the order of the table."""
+    columns = [_PERPLEXITY if is_text and column is _ACCURACY else column for column in COLUMNS]
     chosen: list[_Column] = []
-    for column in sorted(COLUMNS, key=lambda column: column.rank):
+    for column in sorted(columns, key=lambda column: column.rank):
         if column.width + 1 > room:
             break
         chosen.append(column)
         room -= column.width + 1
-    return [column for column in COLUMNS if column in chosen]
+    return [column for column in columns if column in chosen]
 
 
 def _first(data: RunTableData, height: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from geocont.events import Probe
 
 from geocont_tui.palette import Palette
-from geocont_tui.state import AblationState, spread
+from geocont_tui.state import HIDDEN, AblationState, spread
 from geocont_tui.widgets.lines import Line, Lines, wrap
 from geocont_tui.widgets.run_table import fraction, mean, number
 
@@ -25,23 +25,23 @@ class SpectrumData:
     reasons: tuple[str, ...] = ()
 
 
-def spectrum_of(state: AblationState, variant: str) -> SpectrumData:
-    """The numbers of a variant at every step at which all of its seeds were measured."""
-    networks = [network for network in state.of(variant) if network.probes]
+def spectrum_of(state: AblationState, variant: str, projection: str = HIDDEN) -> SpectrumData:
+    """The numbers of a projection of a variant at every step at which all of its seeds were measured."""
+    measured = [probes for probes in (network.probes(projection) for network in state.of(variant)) if probes]
     by_step: dict[int, list[Probe]] = {}
-    for network in networks:
-        for probe in network.probes:
+    for probes in measured:
+        for probe in probes:
             by_step.setdefault(probe.step, []).append(probe)
     rows = tuple(
-        (step, tuple(mean(spread([getattr(probe, field) for probe in probes])) for field in FIELDS))
-        for step, probes in sorted(by_step.items())
-        if len(probes) == len(networks)
+        (step, tuple(mean(spread([getattr(probe, field) for probe in at_step])) for field in FIELDS))
+        for step, at_step in sorted(by_step.items())
+        if len(at_step) == len(measured)
     )
     reasons = tuple(
         dict.fromkeys(
             f"{field.replace('_', ' ')}: {reason}"
-            for network in networks
-            for field, reason in network.probes[-1].missing.items()
+            for probes in measured
+            for field, reason in probes[-1].missing.items()
             if field in FIELDS
         )
     )

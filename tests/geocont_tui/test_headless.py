@@ -89,7 +89,7 @@ def test_numbers_are_means_over_seeds_at_the_end_at_the_start_and_at_the_peak() 
         msgspec.structs.replace(event, gradient=rising) if isinstance(event, Probe) and event.step else event
         for event in synthetic.events()
     )
-    probes = [probe for network in state.of("Res+None") for probe in network.probes]
+    probes = [probe for network in state.of("Res+None") for probe in network.probes()]
 
     def mean(pairs: Callable[[Probe], Sequence[float | None]], at: int) -> float:
         values = [pairs(probe) for probe in probes if probe.step == at]

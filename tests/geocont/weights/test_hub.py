@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from geocont.errors import InputError
+from geocont.weights import local
 from geocont.weights.checkpoint import Slice
 from geocont.weights.hub_stream import FAILURES_IN_A_ROW, Commit, Connection, StreamedCheckpoint, wait_asked_for
 from geocont.weights.safetensors_file import parse_header
@@ -136,7 +140,26 @@ def pickled() -> bytes:
     return stream.getvalue()
 
 
+def gguf_content() -> bytes:
+    """A GGUF file of one quantised and one plain tensor."""
+    block = np.random.default_rng(7).integers(0, 256, (4, 64 // 32 * 18), dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_embedding_length(64)
+        writer.add_tensor("blk.0.attn_q.weight", block, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+        writer.add_tensor("output_norm.weight", np.arange(64, dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path.read_bytes()
+
+
+GGUF = gguf_content()
+
 REPOSITORIES = {
+    "org/gguf": Repository({"small.gguf": GGUF, "large.gguf": GGUF + bytes(32)}),
     "org/single": Repository(SINGLE, branches=("main", "step1000")),
     "org/sharded": Repository(sharded()),
     "org/cut": Repository(SINGLE, cuts=9, cut_after=9_000),
@@ -191,6 +214,8 @@ ONLINE = {
     "kept by name": {"repo": "org/kept", "revision": "v1", "download": True},
     "pickled, kept": {"repo": "org/pickled", "download": True},
     "kept-gated": {"repo": "org/kept-gated", "download": True},
+    "gguf, streamed": {"repo": "org/gguf", "weights_file": "small.gguf"},
+    "gguf, kept": {"repo": "org/gguf", "weights_file": "small.gguf", "download": True},
     "huge": {"repo": "org/huge", "download": True},
 }
 
@@ -311,6 +336,17 @@ def test_the_index_decides_which_files_are_read(session: Session):
     assert list(session.outcomes["weights file"]["tensors"]) == ["twice"]
 
 
+def test_a_gguf_file_is_read_once_it_is_kept(session: Session, tmp_path: Path):
+    outcome = session.outcomes["gguf, kept"]
+    assert "error" not in outcome, outcome
+    (tmp_path / "small.gguf").write_bytes(GGUF)
+    beside = local.open_checkpoint(tmp_path / "small.gguf")
+    # What is read lies in a buffer that is used again.
+    assert outcome["tensors"] == expected({name: beside.read(name).clone() for name in beside.tensors})
+    assert outcome["source"] == "hub cache"
+    assert not any("large" in request.path for request in session.server.files("org/gguf"))
+
+
 def test_says_where_the_index_is_stale(session: Session):
     outcome = session.outcomes["stale"]
     held = set(list(WEIGHTS)[2::3])
@@ -322,6 +358,8 @@ def test_says_where_the_index_is_stale(session: Session):
     ("name", "problem", "remedy"),
     [
         ("gated", "org/gated is gated", "licence"),
+        ("gguf", "several weight files: large.gguf, small.gguf", "--weights"),
+        ("gguf, streamed", "small.gguf", "--download"),
         ("not let in", "no access", "Ask for access"),
         ("private", "no public model org/private", "HF_TOKEN"),
         ("missing", "no public model org/missing", "spelling"),

@@ -1,0 +1,179 @@
+"""Runs of transformers: projections as the second axis in the state, the tables, the final table and on the screen."""
+
+import math
+import random
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import synthetic
+from geocont import tables
+from geocont.ablations.experiment import LanguageExperiment, LanguageVariant
+from geocont.events import RESIDUAL_SIDES, Alignment, Event, NetworkFinished, NetworkPlan, Probe, Progress, RunStarted
+from geocont.runs import Recording
+from staged_run import DARK, PLAIN, Source, staged
+
+from geocont_tui import headless
+from geocont_tui import state as states
+from geocont_tui.app import AblationApp
+from geocont_tui.job import ablation_job
+
+STEPS = (0, 10, 40, 100)
+EXPERIMENT = LanguageExperiment(
+    name="tiny",
+    seeds=2,
+    precision="bf16",
+    variants=(
+        LanguageVariant(name="SiLU", depth=4, width=64, steps=100),
+        LanguageVariant(name="None", activation="none", gate=False, depth=4, width=64, steps=100),
+    ),
+)
+
+
+def probe(variant: str, seed: int, step: int, projection: str) -> Probe:
+    chance = random.Random(f"{variant} {seed} {step} {projection}")
+    level = {"v": (0.2 + 0.6 * step / 100, 0.1), "u": (0.1, 0.2 + 0.6 * step / 100)}[RESIDUAL_SIDES[projection]]
+    v1, u1 = (tuple(value + 0.01 * chance.random() for _ in range(3)) for value in level)
+    return synthetic.probe(
+        0,
+        seed,
+        step,
+        variant=variant,
+        projection=projection,
+        v_dim=64,
+        u_dim=16 if projection in ("k", "v") else 64,
+        accuracy=None,
+        loss=7.0 - step / 50 if step else None,
+        weight=Alignment(v1=v1, u1=u1),
+        held_out_loss=7.0 - step / 40 if step in (0, 100) else None,
+    )
+
+
+def events() -> Iterator[Event]:
+    networks = [(variant, seed) for variant in EXPERIMENT.variants for seed in range(2)]
+    yield RunStarted(
+        name="tiny",
+        experiment=msgspec.to_builtins(EXPERIMENT),
+        networks=tuple(NetworkPlan(variant=variant.name, seed=seed, steps=100) for variant, seed in networks),
+        device="cpu, 2 threads",
+        versions={},
+        time=synthetic.START,
+    )
+    for step in STEPS:
+        for variant, seed in networks:
+            for projection in states.measured_projections(variant):
+                yield probe(variant.name, seed, step, projection)
+        yield Progress(networks=(), elapsed=step / 2, steps_per_second=2.0, probe_share=0.03, tokens_per_second=4096.0)
+    yield NetworkFinished(variant="SiLU", seed=0, step=100, test_loss=4.4, test_accuracy=None)
+
+
+@pytest.fixture(scope="module")
+def state() -> states.AblationState:
+    state = None
+    for event in events():
+        state = states.fold(state, event)
+    return state
+
+
+def test_each_projection_has_a_trajectory_of_its_own(state):
+    for projection in state.projections:
+        found = states.trajectory(state, "SiLU", states.WEIGHT_U1, projection)
+        assert found.steps == STEPS
+        last = [probe("SiLU", seed, 100, projection) for seed in (0, 1)]
+        assert found.mean[-1] == pytest.approx(sum(sum(each.weight.u1) / 3 for each in last) / 2)
+    assert states.trajectory(state, "None", states.WEIGHT_V1, "gate").steps == ()
+    assert states.dimension(state, "SiLU", states.WEIGHT_U1, "k") == 16
+    assert states.measured_projections(EXPERIMENT.variants[1]) == ("q", "k", "v", "o", "up", "down")
+
+
+def test_the_peak_is_on_the_residual_side(state):
+    assert states.summary(state, "SiLU", "o").peak_step == 100
+    assert states.summary(state, "SiLU", "o").peak.mean > 0.7
+    assert states.summary(state, "SiLU", "q").peak.mean > 0.7
+
+
+def test_the_perplexity_is_of_the_latest_loss_on_held_out_text(state):
+    found = states.summary(state, "SiLU", "q").perplexity
+    assert found.mean == pytest.approx((math.exp(4.4) + math.exp(4.5)) / 2)
+    assert states.perplexity(800.0) is None
+    assert states.perplexity(math.nan) is None
+
+
+def test_the_claims_are_those_about_transformers(state):
+    claims = [finding.claim for finding in states.findings(state)]
+    assert any(claim.startswith("readers Q, K, Gate, Up") for claim in claims)
+
+
+def test_of_very_many_measurements_the_first_the_peak_and_the_latest_are_kept():
+    first = synthetic.probe(0, 0, 0, projection="o")
+    series = {seed: states.Series() for seed in (0, 1)}
+    for step in range(20_001):
+        for seed in series:
+            level = 0.9 if step == 7_777 + seed else 0.5
+            weight = Alignment(v1=(1 - level,), u1=(level,))
+            series[seed] = series[seed].added(msgspec.structs.replace(first, step=step, weight=weight))
+    for seed, each in series.items():
+        steps = [probe.step for probe in each.probes]
+        assert len(steps) <= 403
+        assert steps == sorted(set(steps))
+        assert {0, 7_777 + seed, 20_000} <= set(steps)
+    common = set.intersection(*({probe.step for probe in each.probes} for each in series.values()))
+    assert len(common) > 150
+
+
+def test_the_tables_have_a_row_per_projection_and_say_the_precision():
+    found = tables.tables(events())
+    rows = [dict(zip(found.training.columns, row, strict=True)) for row in found.training.rows]
+    assert len(rows) == len(STEPS) * 2 * (7 + 6)
+    assert {row["precision"] for table in found for row in [dict(zip(table.columns, table.rows[0], strict=True))]} == {
+        "bf16"
+    }
+    last = next(row for row in rows if row["step"] == 100)
+    assert last["perplexity"] == pytest.approx(math.exp(last["held_out_loss"]))
+    assert next(row for row in rows if row["step"] == 10)["perplexity"] is None
+
+
+def test_the_final_table_has_a_row_per_projection(state):
+    text = headless.summary_table(state)
+    lines = text.splitlines()
+    assert sum(line.startswith("SiLU") for line in lines) == 7
+    assert sum(line.startswith("None") for line in lines) == 6
+    down = next(line for line in lines if line.startswith("SiLU") and " down " in line)
+    v1, u1 = (states.spread([mean(each, side) for each in last("down")]).mean for side in ("v1", "u1"))
+    assert f"{v1:.3f} ±" in down
+    assert f"{u1:.3f} ±" in down
+    assert down.count("*") == 1
+    assert down.index("*") > down.index(f"{u1:.3f}")
+    assert "trained in bf16" in text
+    assert "4,096 tokens/s" in text
+
+
+def last(projection: str) -> list[Probe]:
+    return [probe("SiLU", seed, 100, projection) for seed in (0, 1)]
+
+
+def mean(each: Probe, side: str) -> float:
+    return sum(getattr(each.weight, side)) / 3
+
+
+@pytest.mark.parametrize("settings", [DARK, PLAIN], ids=["dark", "ascii"])
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_the_screen_goes_through_the_projections(tmp_path, monkeypatch, size, settings):
+    monkeypatch.setattr("geocont_tui.job._JUDGE_SECONDS", math.inf)
+    source = Source(events())
+    app = AblationApp(ablation_job(EXPERIMENT, Recording(source, tmp_path), "cpu"), settings)
+    async with staged(app, source, tmp_path, size) as run:
+        if size[0] > 60:
+            assert "ppl" in run.text
+            assert " acc" not in run.text
+            assert "q weight v1*" in run.text
+        await run.press("p", "p", "p")
+        assert run.screen.view.projection == "o"
+        await run.press("P")
+        assert run.screen.view.projection == "v"
+        text = await run.press("b", "2")
+        assert run.screen.view.projections_apart
+        assert "weight v1*" in text or size[0] == 60
+        assert run.text.isascii() or not settings.ascii
+        text = await run.press("enter")
+        assert "of projection v" in text or size[0] < 140
