@@ -62,9 +62,9 @@ class NetworkProgress(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Progress(_Event, frozen=True, kw_only=True):
     """A heartbeat: the networks that moved since the last one. `elapsed` leaves out pauses.
 
-    `steps_per_second` counts network-steps over all networks, recently, `tokens_per_second` their tokens (None where
-    they are not trained on text); `probe_share` is the part of the computing time
-    so far that went into probes (0…1). `training_seconds` and `probe_seconds` as in RunFinished.
+    `steps_per_second` counts network-steps over all networks, `tokens_per_second` their tokens (None where they are not
+    trained on text): recently, in the last Progress of a run since its process began. `probe_share` is the part of the
+    computing time so far that went into probes (0…1). `training_seconds` and `probe_seconds` as in RunFinished.
     """
 
     networks: tuple[NetworkProgress, ...]

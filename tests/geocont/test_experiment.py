@@ -347,3 +347,23 @@ def test_structs_are_frozen():
     with pytest.raises(AttributeError):
         read("mlp").seeds = 4
     assert msgspec.to_builtins(read("mlp"))["variants"][0]["optimizer"]["algorithm"] == "adam"
+
+
+def test_a_budget_of_tokens_says_how_many_steps_and_no_other_number_is_taken(tmp_path):
+    budget = ("data.path=x", "defaults.tokens=40960", "defaults.batch_size=8", "defaults.sequence_length=128")
+    path = tmp_path / "text.toml"
+    path.write_text("""
+kind = "language_model"
+name = "text"
+probes = { leading = 4 }
+[[variants]]
+name = "A"
+""")
+    experiment = read(str(path), budget)
+    assert [variant.steps for variant in experiment.variants] == [40]
+    # A run keeps every value, steps and tokens among them.
+    assert resolve(msgspec.to_builtins(experiment), source="") == experiment
+    with pytest.raises(InputError, match=r"defaults\.steps: 100 steps contradict the budget of 40960 tokens") as caught:
+        read(str(path), (*budget, "defaults.steps=100"))
+    assert "--steps 100" in caught.value.remedy
+    assert [variant.steps for variant in with_steps(experiment, 100).variants] == [100]

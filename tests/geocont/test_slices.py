@@ -44,7 +44,9 @@ def test_slices_become_events_progress_and_an_end(monkeypatch):
     assert second.probe_share == pytest.approx(0.25)
     assert isinstance(third, Progress)
     assert isinstance(fourth, Progress)
-    assert fourth.steps_per_second is not None
+    # The last one speaks of the whole run.
+    assert fourth.steps_per_second == pytest.approx(20 / 3)
+    assert fourth.tokens_per_second is None
     assert isinstance(last, RunFinished)
     assert (last.network_steps, last.training_seconds, last.probe_seconds) == (20, 6.0, 2.0)
     assert last.status == "done"

@@ -346,7 +346,11 @@ def resolve(table: dict[str, Any], source: str) -> AnyExperiment:
         if isinstance(variant, LanguageVariant):
             _refuse_impossible_heads(variant, f"{source}: ", index, written)
     if isinstance(experiment, LanguageExperiment):
-        return msgspec.structs.replace(experiment, variants=tuple(map(_within_budget, experiment.variants)))
+        kept = tuple(
+            _within_budget(variant, f"{source}: {_as_written(f'variants[{index}].steps', written)}", "steps" in merged)
+            for index, (variant, merged) in enumerate(zip(experiment.variants, table["variants"], strict=True))
+        )
+        return msgspec.structs.replace(experiment, variants=kept)
     return experiment
 
 
@@ -378,11 +382,16 @@ def _refuse_impossible_heads(variant: LanguageVariant, source: str, index: int, 
         )
 
 
-def _within_budget(variant: LanguageVariant) -> LanguageVariant:
-    """The steps that a budget of tokens allows."""
+def _within_budget(variant: LanguageVariant, key: str, has_steps: bool) -> LanguageVariant:
+    """The steps that a budget of tokens allows. Raises InputError where `steps` are given as well and are others."""
     if variant.tokens is None:
         return variant
     steps = max(variant.tokens // (variant.batch_size * variant.sequence_length), 1)
+    if has_steps and variant.steps != steps:
+        raise InputError(
+            f"{key}: {variant.steps} steps contradict the budget of {variant.tokens} tokens, which is {steps} steps",
+            f"leave out steps or tokens; `--steps {variant.steps}` takes the place of both",
+        )
     return msgspec.structs.replace(variant, steps=steps)
 
 

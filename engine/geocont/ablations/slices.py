@@ -84,6 +84,9 @@ def report(
             clock.leave()
             yield event
             clock.enter()
+    # What is said of a run that is over is said of all of it.
+    rates.clear()
+    rates.append((0.0, 0, 0))
     yield progress()
     yield RunFinished(
         status="done",
