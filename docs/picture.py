@@ -10,8 +10,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-import msgspec
-from geocont.ablations.experiment import Experiment
+from geocont.ablations.experiment import plain
 from geocont.events import AnalysisStarted, RunStarted
 from geocont.runs import Recording, find_run, read_events
 
@@ -31,8 +30,7 @@ async def draw(run: Path, size: tuple[int, int], dark: bool, keys: list[str]) ->
         if isinstance(started, AnalysisStarted):
             app = AnalysisApp(analysis_job(started.model, recording), Settings(dark=dark))
         elif isinstance(started, RunStarted):
-            experiment = msgspec.convert(started.experiment, Experiment)
-            app = AblationApp(ablation_job(experiment, recording), Settings(dark=dark))
+            app = AblationApp(ablation_job(plain(started.experiment), recording), Settings(dark=dark))
         else:
             raise SystemExit(f"{run} does not begin with the start of a run")
         async with app.run_test(size=size) as pilot:
