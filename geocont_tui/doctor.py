@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from geocont import __version__, devices, results
+from geocont.ablations import corpora
 from geocont.errors import InputError
 from geocont.runs import list_runs, runs_folder
 
@@ -103,6 +104,8 @@ def _answers(endpoint: str) -> str:
 def _kept() -> Iterator[tuple[str, str]]:
     cache = results.folder()
     yield "result cache", f"{cache}: {size(results.size(cache))}, {_free(cache)}"
+    texts = corpora.folder()
+    yield "text cache", f"{texts}: {size(sum(_size(path) for path in texts.glob('*/*')))}, {_free(texts)}"
     folder = runs_folder()
     try:
         yield "runs", f"{folder}: {len(list_runs())}, {_free(folder)}"

@@ -8,12 +8,13 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -23,12 +24,14 @@ import platformdirs
 from geocont.ablations.experiment import Text
 from geocont.errors import InputError, JobError
 
-_FORMAT = 1
+_FORMAT = 2
 _END = "<|endoftext|>"
 _TEXT_SUFFIXES = (".txt", ".text", ".md")
 _CHUNK = 1 << 20
 _BATCH = 64
 _NAMES = ("train", "held_out")
+# A folder that is being made is not older; what is was left by a process that was killed.
+_ABANDONED_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,16 @@ class Corpus:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What stands beside the ids: how many there are of each part, how many there can be, and where they are from."""
+    """What stands beside the ids: how many there are of each part, how many there can be, and where they are from.
+
+    `tokenizer` is the SHA-256 of the tokenizer's file.
+    """
 
     train: int
     held_out: int
     vocabulary: int
     source: str
+    tokenizer: str
 
 
 def folder() -> Path:
@@ -125,9 +132,10 @@ def _made(
         "train": _until(_chunks(train), first),
         "held_out": _chunks(held_out) if held_out else _after(_chunks(train), first),
     }
-    temporary = kept.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary = _temporary(kept.parent)
     try:
         temporary.mkdir(parents=True)
+        _remove_abandoned(kept.parent)
         counts = {}
         for part, texts in parts.items():
             report(f"tokenizing {name} ({part.replace('_', '-')})")
@@ -141,17 +149,14 @@ def _made(
                 file.flush()
                 os.fsync(file.fileno())
         source = f"{name}, {counts['train']:,} + {counts['held_out']:,} held-out tokens, vocabulary {vocabulary}"
-        facts = _Facts(counts["train"], counts["held_out"], vocabulary, source)
-        for file_name, content in (("tokenizer.json", tokenizer.to_str().encode()), ("facts.json", _encode(facts))):
+        written = tokenizer.to_str().encode()
+        facts = _Facts(counts["train"], counts["held_out"], vocabulary, source, hashlib.sha256(written).hexdigest())
+        for file_name, content in (("tokenizer.json", written), ("facts.json", _encode(facts))):
             with (temporary / file_name).open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-        # Another process may have been faster: what it made is the same.
-        if _kept(kept) is None:
-            shutil.rmtree(kept, ignore_errors=True)
-        with suppress(OSError):
-            temporary.rename(kept)
+        _put(temporary, kept)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     found = _kept(kept)
@@ -163,6 +168,33 @@ def _made(
 _encode = msgspec.json.encode
 
 
+def _temporary(beside: Path) -> Path:
+    return beside / f".{secrets.token_hex(8)}.tmp"
+
+
+def _put(made: Path, kept: Path) -> None:
+    """Give a folder its name, unless another process was faster: what that made is the same."""
+    try:
+        made.rename(kept)
+    except OSError:
+        if _kept(kept) is not None:
+            return
+        damaged = _temporary(kept.parent)
+        with suppress(OSError):
+            kept.rename(damaged)
+        shutil.rmtree(damaged, ignore_errors=True)
+        with suppress(OSError):
+            made.rename(kept)
+
+
+def _remove_abandoned(beside: Path) -> None:
+    """Remove what processes that were killed have left."""
+    for path in beside.glob(".*.tmp"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
 def _kept(kept: Path) -> Corpus | None:
     """What the cache has; None if nothing, or if it is not whole."""
     try:
@@ -171,7 +203,7 @@ def _kept(kept: Path) -> Corpus | None:
         for part in _NAMES:
             if (kept / f"{part}.bin").stat().st_size != getattr(facts, part) * dtype.itemsize:
                 return None
-        if not (kept / "tokenizer.json").is_file():
+        if hashlib.sha256((kept / "tokenizer.json").read_bytes()).hexdigest() != facts.tokenizer:
             return None
     except (OSError, msgspec.DecodeError):
         return None
@@ -225,16 +257,16 @@ def _from_hub(data: Text, report: Callable[[str], None]) -> tuple[list[Path], li
     from geocont.weights import hub
 
     report(f"looking for {data.dataset} ({data.configuration})")
-    found = hub.fetch_dataset(data.dataset, f"{data.configuration}/*.parquet")
-    files = sorted(found.glob(f"{data.configuration}/*.parquet"))
-    train = [file for file in files if file.name.startswith("train")]
-    held_out = [file for file in files if file.name.startswith("validation")]
-    if not train or not held_out:
-        raise InputError(
-            f"the data set {data.dataset} has no parquet files of the splits train and validation in "
-            f"{data.configuration}",
-            "set data.configuration to one of its folders, or give your own text with --set data.path=FILE-or-FOLDER",
-        )
+    splits = {split: f"{data.configuration}/{split}*.parquet" for split in ("train", "validation")}
+    found = hub.fetch_dataset(data.dataset, list(splits.values()))
+    train, held_out = (sorted(found.glob(pattern)) for pattern in splits.values())
+    for split, part in (("train", train), ("validation", held_out)):
+        if not part:
+            raise InputError(
+                f"the data set {data.dataset} has no parquet files of the split {split} in {data.configuration}",
+                "set data.configuration to one of its folders, see that the hub can be reached, or give your own text "
+                "with --set data.path=FILE-or-FOLDER",
+            )
     return train, held_out, f"{data.dataset}/{data.configuration}@{found.name[:12]}"
 
 
@@ -257,8 +289,7 @@ def _chunks(files: Iterable[Path]) -> Iterator[str]:
 def _of_text(path: Path) -> Iterator[str]:
     begin, is_empty = 0, True
     with path.open("rb") as file:
-        while lines := file.readlines(_CHUNK):
-            content = b"".join(lines)
+        for content in _pieces(file):
             try:
                 if (place := content.find(b"\0")) >= 0:
                     raise UnicodeDecodeError("utf-8", content, place, place + 1, "a zero byte")
@@ -273,6 +304,32 @@ def _of_text(path: Path) -> Iterator[str]:
             begin += len(content)
     if not is_empty:
         yield _END
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """What a file holds in pieces of a megabyte or two that end with a line or, where there is none, before a space."""
+    waiting = b""
+    while block := file.read(_CHUNK):
+        waiting += block
+        while end := _piece_end(waiting):
+            yield waiting[:end]
+            waiting = waiting[end:]
+    if waiting:
+        yield waiting
+
+
+def _piece_end(waiting: bytes) -> int:
+    """Where a piece ends; 0 if more must be read to know."""
+    end = waiting.find(b"\n", _CHUNK) + 1
+    if end or len(waiting) < 2 * _CHUNK:
+        return end
+    if (end := waiting.find(b" ", _CHUNK)) >= 0:
+        return end
+    # Between two characters.
+    end = 2 * _CHUNK - 1
+    while end > _CHUNK and waiting[end] & 0xC0 == 0x80:
+        end -= 1
+    return end
 
 
 def _of_parquet(path: Path) -> Iterator[str]:
@@ -325,19 +382,29 @@ def _after(chunks: Iterable[str], size: int) -> Iterator[str]:
 
 
 def _line_end(chunk: str, size: int) -> int:
-    place = chunk.find("\n", size)
-    # Rather in the middle of a line than nothing on the other side.
-    return place + 1 if 0 <= place < len(chunk) - 1 else size
+    """The first end of a line or a document from `size` on, if something follows it."""
+    ends = [
+        place + len(mark) for mark in ("\n", _END) if (place := chunk.find(mark, max(size - len(mark) + 1, 0))) >= 0
+    ]
+    ends = [end for end in ends if size < end < len(chunk)]
+    if ends:
+        return min(ends)
+    # Rather in the middle of a line than nothing on the other side, but never in a mark.
+    mark = chunk.rfind(_END, 0, size + len(_END) - 1)
+    return mark if 0 <= mark < size < mark + len(_END) else size
 
 
 def _batches(texts: Iterable[str], count: int) -> Iterator[list[str]]:
     """Lists of pieces small enough that all cores have some."""
     waiting: list[str] = []
+    size = _CHUNK // _BATCH
     for text in texts:
         begin = 0
         while begin < len(text):
-            end = text.find("\n", begin + _CHUNK // _BATCH)
-            end = len(text) if end < 0 else end + 1
+            end = text.find("\n", begin + size) + 1 or len(text)
+            if end - begin > 4 * size:
+                space = text.find(" ", begin + size, begin + 4 * size)
+                end = space if space >= 0 else begin + 4 * size
             waiting.append(text[begin:end])
             begin = end
             if len(waiting) == count:

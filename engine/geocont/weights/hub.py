@@ -86,8 +86,8 @@ def open_checkpoint(
     return _at_commit(source, commit, download)
 
 
-def fetch_dataset(repo: str, pattern: str) -> Path:
-    """The files of a data set that match `pattern`, in the hub's cache: the folder of the newest commit.
+def fetch_dataset(repo: str, patterns: list[str]) -> Path:
+    """The files of a data set that match one of `patterns`, in the hub's cache: the folder of the newest commit.
 
     Without a network, or with HF_HUB_OFFLINE, what the cache has.
 
@@ -99,7 +99,7 @@ def fetch_dataset(repo: str, pattern: str) -> Path:
         validate_repo_id(repo)
     except HFValidationError:
         raise InputError(f"{repo}: not a hub id", "Give owner/name, or --set data.path=FILE-or-FOLDER.") from None
-    return _fetched(_Source(repo, kind="dataset"), [pattern])
+    return _fetched(_Source(repo, kind="dataset"), patterns)
 
 
 @dataclass(frozen=True)

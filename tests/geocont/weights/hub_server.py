@@ -155,9 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.changed.notify_all()
         if control := re.fullmatch(r"/control/(\w+)/([\w.-]+/[\w.-]+)(?:/(\d+))?", path):
             self._control(*control.groups())
-        elif match := re.fullmatch(r"/api/models/([\w.-]+/[\w.-]+)(?:/(revision|tree)/(.+))?", path):
+        elif match := re.fullmatch(r"/api/(?:models|datasets)/([\w.-]+/[\w.-]+)(?:/(revision|tree)/(.+))?", path):
             self._info(*match.groups())
-        elif match := re.fullmatch(r"(?:/moved)?/([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", path):
+        elif match := re.fullmatch(r"(?:/moved)?/(?:datasets/)?([\w.-]+/[\w.-]+)/resolve/([^/]+)/(.+)", path):
             self._file(*match.groups())
         else:
             self._error(404, "", "Not found")
