@@ -248,7 +248,18 @@ def test_doctor_answers_without_a_network(monkeypatch: pytest.MonkeyPatch) -> No
     assert "https://hub.invalid/[x]" in text
     assert "there is one" in text
     assert "hf_secret" not in text
-    for fact in ("geocont-tui", "torch", "python", "device", "memory", "result cache", "text cache", "runs", "screen", "colours"):
+    for fact in (
+        "geocont-tui",
+        "torch",
+        "python",
+        "device",
+        "memory",
+        "result cache",
+        "text cache",
+        "runs",
+        "screen",
+        "colours",
+    ):
         assert re.search(rf"^  {fact} +\S", text, re.M), fact
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE is set" in doctor.report()
