@@ -149,6 +149,25 @@ def test_what_was_interrupted_goes_on_with_the_same_numbers(text, tmp_path, line
     assert probes_of(runs.read_events(folder)) == reference
 
 
+def test_a_checkpoint_between_two_measurements_keeps_the_losses_since_the_first(text):
+    experiment = experiment_of(text)
+    workshop = language_training.LanguageWorkshop(experiment, "cpu")
+    going = threading.Event()
+    whole = workshop.stacks(experiment.networks)[0]
+    reference = [event for _ in range(13) for event in whole.advance(0.0, going)]
+    stack = workshop.stacks(experiment.networks)[0]
+    seen = []
+    for _ in range(6):
+        # A step at a time.
+        seen += stack.advance(0.0, going)
+    assert 0 < stack._batches < stack.step == 6
+    state = {name: value.clone() for name, value in stack.state().items()}
+    again = workshop.stacks(experiment.networks)[0]
+    again.restore(6, state)
+    seen += [event for _ in range(7) for event in again.advance(0.0, going)]
+    assert probes_of(seen) == probes_of(reference)
+
+
 def test_networks_are_kept_as_folders_that_are_read_again(text, tmp_path):
     from geocont.weights import local
 
