@@ -1,8 +1,15 @@
-"""Every test has a data folder of its own, so that no run of a test lands among the user's."""
+"""Every test has a data folder of its own, so that no run of a test lands among the user's.
 
+Programs that tests start obey an interrupt, even where the tests themselves run in the background of a shell, which
+ignores it for what it starts.
+"""
+
+import signal
 from pathlib import Path
 
 import pytest
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -251,6 +251,9 @@ class AblationScreen(RunScreen):
         position = (projections.index(self.view.projection) + by) % len(projections)
         self._change(projection=projections[position])
 
+    def _idle_keys(self) -> frozenset[str]:
+        return frozenset() if len(self.state.projections) > 1 else frozenset({"next_projection", "projections"})
+
     def action_projections(self) -> None:
         """The projections of one variant, or one projection of the variants, as curves; residual MLPs have one."""
         if len(self.state.projections) > 1:

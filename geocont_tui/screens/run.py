@@ -199,7 +199,8 @@ class RunScreen(Screen[None]):
             self._arrange()
         is_over = phase in OVER
         self.query_one("#keys", KeyLine).show(
-            frozenset({"pause", "stop"} if is_over else ()), {"pause": "go on"} if phase == "paused" else {}
+            self._idle_keys() | frozenset({"pause", "stop"} if is_over else ()),
+            {"pause": "go on"} if phase == "paused" else {},
         )
         self._paint_fast()
         if everything:
@@ -251,6 +252,10 @@ class RunScreen(Screen[None]):
         fits = cell_len(message.text) <= self.size.width - 2
         self.query_one("#keys", KeyLine).say(message.text if fits or not brief else f"{brief}; {self.LOG_KEY}: log")
         self._repaint()
+
+    def _idle_keys(self) -> frozenset[str]:
+        """Ids of keys that do nothing in this run."""
+        return frozenset()
 
     def on_key(self) -> None:
         self.query_one("#keys", KeyLine).say("")
