@@ -4,6 +4,7 @@ View                                        the choices: quantity, variant, what
 Trajectories().of(state, variant, quantity, projection) state.trajectory, computed again only after new measurements
 chart_data(state, view, trajectories)       curves of all variants that are not hidden, or of all projections of one
 bars_data(state, variant, quantity, index, projection)  one variant's pairs of adjacent layers as they are now
+projection_bars_data(state, variant, quantity, index)   one variant's projections as they are now, v1 and u1
 """
 
 import math
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 
 from geocont import chance
 from geocont.ablations.experiment import AnyVariant
-from geocont.events import Probe
+from geocont.events import RESIDUAL_SIDES, Probe
 
 from geocont_tui import state as states
 from geocont_tui.state import AblationState, Quantity, Trajectory
@@ -138,6 +139,33 @@ def bars_data(
         chance_label=f"chance {level:.3f} ({size} dims)" if rows else "",
         index=index,
     )
+
+
+def projection_bars_data(state: AblationState, variant: str, quantity: Quantity, index: int) -> BarsData:
+    """Mean |cos| of adjacent layers now on both sides of every projection, * on the side of the residual stream."""
+    rows: list[BarRow] = []
+    levels: list[float] = []
+    kind = quantity.kind
+    for projection in states.measured_projections(states.variant_of(state, variant)):
+        for one in (Quantity(kind, "v1"), Quantity(kind, "u1")):
+            found = states.mean_now(state, variant, one, projection)
+            level, limit = states.chance_level(state, variant, one, projection)
+            reason = states.missing(state, variant, kind, projection) or "not measured"
+            mark = "*" if RESIDUAL_SIDES[projection] == one.side[0] else " "
+            rows.append(
+                BarRow(
+                    label=f"{projection:<4} {one.side}{mark}",
+                    value=None if found is None else found.mean,
+                    note=reason if found is None else "" if found.std is None else f"±{found.std:.2f}",
+                    unique=found is not None or "not unique" not in reason,
+                    chance=level,
+                    chance_limit=limit,
+                )
+            )
+            levels.append(level)
+    low, high = min(levels), max(levels)
+    label = f"chance {low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"chance {low:.3f}-{high:.3f}"
+    return BarsData(tuple(rows), chance=low, chance_label=label, index=index)
 
 
 def zoomed(window: tuple[float, float], by: int) -> tuple[float, float]:

@@ -134,7 +134,7 @@ KEYS: tuple[Key, ...] = (
         ("b",),
         "b",
         "projections",
-        "curves of all projections of the variant, or back",
+        "curves and bars of all projections of the variant, or back",
         "all of them",
         9,
     ),

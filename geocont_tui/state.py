@@ -428,6 +428,11 @@ def now(state: AblationState, variant: str, quantity: Quantity, projection: str 
     return tuple(mean_of_pairs(column) for column in zip(*rows, strict=True))
 
 
+def mean_now(state: AblationState, variant: str, quantity: Quantity, projection: str = HIDDEN) -> Spread | None:
+    """The current mean over the pairs: a spread over the seeds at their latest common probe."""
+    return spread([quantity.mean(probe) for probe in _latest(state.of(variant), projection)])
+
+
 def missing(state: AblationState, variant: str, field: str, projection: str = HIDDEN) -> str | None:
     """Why a value of the latest probe does not exist, in the words of the probe; None if nothing is said."""
     reasons = [probe.missing[field] for probe in _latest(state.of(variant), projection) if field in probe.missing]

@@ -128,7 +128,12 @@ class AblationScreen(RunScreen):
         titles = {
             "variants": (f"{len(experiment.variants)} variants, {seeds}", self._hidden_text),
             "view": (" ".join(tabs), self._view_subtitle(seeds)),
-            "bottom-layers": (f"layers now: {self._quantity_title}", self.variant),
+            "bottom-layers": (
+                f"projections now: {self.view.quantity.kind}, * residual side"
+                if self.view.projections_apart
+                else f"layers now: {self._quantity_title}",
+                self.variant,
+            ),
             "bottom-claims": ("what this shows", ""),
             "bottom-log": ("log", ""),
         }
@@ -157,6 +162,8 @@ class AblationScreen(RunScreen):
                 parts += ["zoomed"] if view.window != (0.0, 1.0) else []
                 return ", ".join(parts)
             case "layers":
+                if view.projections_apart:
+                    return f"{self.variant}, {view.quantity.kind}, * residual side"
                 return f"{self.variant}, {self._quantity_title}, {seeds}"
             case "spectrum":
                 of = "" if view.projection == states.HIDDEN else f", {view.projection}"
@@ -207,7 +214,10 @@ class AblationScreen(RunScreen):
             for index, variant in enumerate(state.experiment.variants)
         )
         self.query_one(RunTable).show(RunTableData(rows, view.selected, is_text))
-        bars = curves.bars_data(state, self.variant, view.quantity, view.selected, view.projection)
+        if view.projections_apart:
+            bars = curves.projection_bars_data(state, self.variant, view.quantity, view.selected)
+        else:
+            bars = curves.bars_data(state, self.variant, view.quantity, view.selected, view.projection)
         for widget in self.query(Bars):
             widget.show(bars)
         if self._shown_view == "spectrum":

@@ -47,8 +47,8 @@ def train():
         yield last
     yield RunFinished(status="done", time=0.0)
 
-if "nohup" in sys.argv:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# Whether or not the tests themselves run under nohup.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if "nohup" in sys.argv else signal.SIG_DFL)
 
 from geocont_tui import app
 if "flood" in sys.argv:

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -163,6 +164,7 @@ async def test_the_screen_goes_through_the_projections(tmp_path, monkeypatch, si
     source = Source(events())
     app = AblationApp(ablation_job(EXPERIMENT, Recording(source, tmp_path), "cpu"), settings)
     async with staged(app, source, tmp_path, size) as run:
+        assert " p projection" in run.text or size[0] == 60
         if size[0] > 60:
             assert "ppl" in run.text
             assert " acc" not in run.text
@@ -173,7 +175,12 @@ async def test_the_screen_goes_through_the_projections(tmp_path, monkeypatch, si
         assert run.screen.view.projection == "v"
         text = await run.press("b", "2")
         assert run.screen.view.projections_apart
-        assert "weight v1*" in text or size[0] == 60
+        rows = dict(re.findall(r"((?:q|gate) +[vu]1\*?) .*?(\d\.\d\d)", text))
+        for side in ("v1", "u1"):
+            star = "*" if side == "v1" else ""
+            expected = states.spread([mean(each, side) for each in last("q")]).mean
+            assert float(rows[f"q    {side}{star}"]) == pytest.approx(expected, abs=0.006)
+        assert "* residual side" in text
         assert run.text.isascii() or not settings.ascii
         text = await run.press("enter")
         assert "of projection v" in text or size[0] < 140
