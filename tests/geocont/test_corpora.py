@@ -205,11 +205,16 @@ def test_says_what_is_wrong_with_a_path(tmp_path: Path):
     assert "a.txt" in str(refusal(tmp_path / "dangling"))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_says_that_a_file_may_not_be_read(tmp_path: Path):
-    path = write(tmp_path / "a.txt", "".join(LINES))
-    path.chmod(0)
-    assert "a.txt cannot be read: Permission denied" in str(refusal(path))
+@pytest.mark.parametrize("name", ["a.txt", "a.parquet"])
+def test_says_that_a_file_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = write(tmp_path / name, "".join(LINES))
+    # Root may read everything, whatever its mode.
+    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(parquet, "ParquetFile", denied)
+    assert f"{name} cannot be read: Permission denied" in str(refusal(path))
 
 
 def test_says_what_is_wrong_with_a_parquet_file(tmp_path: Path):

@@ -85,6 +85,22 @@ def test_running_out_of_memory_is_explained(monkeypatch):
         list(crew.train(experiment(variant("a")), "cpu"))
 
 
+def test_running_out_of_memory_before_any_step_is_explained(monkeypatch):
+    program = """
+from geocont.ablations import training, worker
+def load(experiment, device):
+    raise RuntimeError("CUDA error: out of memory\\nCompile with TORCH_USE_CUDA_DSA")
+training._load = load
+worker.main()
+"""
+    monkeypatch.setattr(crew, "_COMMAND", [sys.executable, "-c", program])
+    with pytest.raises(
+        JobError, match=r"out of memory beside .*\(RuntimeError: CUDA error: out of memory\)$"
+    ) as caught:
+        list(crew.train(experiment(variant("a")), "cpu"))
+    assert "--device" in caught.value.remedy
+
+
 def begun(events) -> None:
     for event in events:
         if isinstance(event, Probe):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from geocont import events as kinds
 from geocont import journal, runs
-from geocont.ablations import crew, language_training
+from geocont.ablations import checkpoints, crew, language_model, language_training, probes
 from geocont.ablations.checkpoints import Checkpoints
 from geocont.ablations.experiment import LanguageExperiment, LanguageVariant, Probes, Text
 from geocont.ablations.slices import report
-from geocont.errors import InputError
+from geocont.errors import InputError, JobError
 from geocont.events import Message, NetworkFinished, Probe, RunFinished, RunStarted, mean_of_pairs
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "two", "dogs", "ran", "round", "old", "red", "barns"]
@@ -166,6 +166,40 @@ def test_a_checkpoint_between_two_measurements_keeps_the_losses_since_the_first(
     again.restore(6, state)
     seen += [event for _ in range(7) for event in again.advance(0.0, going)]
     assert probes_of(seen) == probes_of(reference)
+
+
+def test_running_out_of_memory_loses_no_checkpoint(text, tmp_path, monkeypatch):
+    experiment = experiment_of(text)
+    folder = runs.create_run_folder(experiment, tmp_path)
+    with runs.Recording(train_here(experiment, folder), folder) as recording:
+        for event in recording:
+            if isinstance(event, Probe) and event.step > 3:
+                break
+
+    def kept() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (folder / "checkpoint").iterdir()}
+
+    before = kept()
+    assert any(name.startswith("0-") for name in before)
+    errors = [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried"),
+        MemoryError(),
+    ]
+    # While a checkpoint is read, while it is placed, and in a step.
+    for place in ((checkpoints, "read"), (probes.Follower, "restore"), (language_model.Decoder, "losses")):
+        for error in errors:
+
+            def exhausted(*_, error=error):
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(*place, exhausted)
+                with pytest.raises(JobError, match=r"out of memory while training silu at step [1-9]") as caught:
+                    list(train_here(experiment, folder))
+            assert "accumulation" in caught.value.remedy
+    assert kept() == before
 
 
 def test_networks_are_kept_as_folders_that_are_read_again(text, tmp_path):

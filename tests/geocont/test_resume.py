@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from geocont import journal, runs
-from geocont.ablations import crew, training
+from geocont.ablations import crew, probes, training
 from geocont.ablations.checkpoints import Checkpoints
 from geocont.ablations.experiment import SGD, Adam, Data, Experiment, Normal, Probes, Variant
 from geocont.ablations.slices import report
@@ -271,6 +272,20 @@ def test_what_does_not_fit_is_said_and_trained_anew(tiny, tmp_path, reference):
     assert any(f"{torn.name} is not used ({torn.name}: truncated" in text for text in said)
     assert any(alien.name in text and "a web page" in text for text in said)
     assert measured(runs.read_events(folder)) == reference
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
+def test_a_checkpoint_for_which_there_is_no_memory_is_not_given_up(tiny, tmp_path, monkeypatch, error):
+    folder = stopped_run(tmp_path, tiny)
+    before = sorted((folder / "checkpoint").iterdir())
+
+    def exhausted(*_):
+        raise error
+
+    monkeypatch.setattr(probes.Follower, "restore", exhausted)
+    with pytest.raises(JobError, match=r"out of memory while training \w+ at step [1-9]"):
+        list(train_here(tiny, folder))
+    assert sorted((folder / "checkpoint").iterdir()) == before
 
 
 def test_a_checkpoint_beyond_the_journal_is_not_used(tiny, tmp_path, reference):

@@ -18,7 +18,7 @@ from torch import Tensor
 from geocont import devices
 from geocont.ablations import checkpoints, corpora, language_model, probes, products
 from geocont.ablations.experiment import LanguageExperiment, LanguageVariant
-from geocont.ablations.workshop import Workshop
+from geocont.ablations.workshop import Workshop, is_out_of_memory
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -111,13 +111,16 @@ class LanguageWorkshop(Workshop):
         ]
 
     def restored(self, stored: checkpoints.Stored, names: Sequence[checkpoints.Network]) -> "LanguageTraining":
-        """A network as its checkpoint has it. Raises InputError where that is not what it should be."""
+        """A network as its checkpoint has it. Raises InputError where that is not what it should be, or JobError."""
         (name,) = names
         variant = next(variant for variant in self.experiment.variants if variant.name == name[0])
         (stack,) = self.stacks([(variant, name[1])])
+        # Where memory runs out is said by the step.
+        stack.step = stored.facts.step
         try:
             stack.restore(stored.facts.step, checkpoints.read(stored))
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (KeyError, MemoryError, RuntimeError, ValueError) as error:
+            self.explain(error, stack)
             raise InputError(f"it does not fit: {str(error).splitlines()[0]}", "") from error
         return stack
 
@@ -126,8 +129,7 @@ class LanguageWorkshop(Workshop):
         return self._throughput.of(variant, self.device, self.precision)
 
     def explain(self, error: Exception, stack: "LanguageTraining") -> None:
-        # On a CPU torch raises a plain RuntimeError, which only its words tell from others.
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+        if is_out_of_memory(error):
             raise JobError(
                 f"out of memory while training {stack.variant.name} at step {stack.step}",
                 "raise accumulation (a batch in more parts), or lower sequence_length, width or depth; "

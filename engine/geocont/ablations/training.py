@@ -21,7 +21,7 @@ from geocont import devices, spectra
 from geocont.ablations import checkpoints, datasets, probes, products, residual_mlp
 from geocont.ablations.experiment import SGD, Adam, Experiment, Initialization, Probes, Variant
 from geocont.ablations.slices import report
-from geocont.ablations.workshop import Workshop
+from geocont.ablations.workshop import Workshop, is_out_of_memory
 from geocont.errors import InputError, JobError
 from geocont.events import (
     Event,
@@ -113,17 +113,19 @@ class ImageWorkshop(Workshop):
             self.device,
             _draw,
         )
+        # Where memory runs out is said by the step.
+        stack.step = stored.facts.step
         try:
             stack.restore(stored.facts.step, checkpoints.read(stored))
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (KeyError, MemoryError, RuntimeError, ValueError) as error:
+            self.explain(error, stack)
             raise InputError(f"it does not fit: {str(error).splitlines()[0]}", "") from error
         if len(names) < len(networks):
             stack.keep([row for row, network in enumerate(networks) if network.key in names])
         return stack
 
     def explain(self, error: Exception, stack: "StackTraining") -> None:
-        # On a CPU torch raises a plain RuntimeError, which only its words tell from others.
-        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+        if is_out_of_memory(error):
             names = ", ".join(sorted({network.variant.name for network in stack.networks}))
             raise JobError(
                 f"out of memory while training {names} at step {stack.step}",

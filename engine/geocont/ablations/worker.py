@@ -47,10 +47,24 @@ def main() -> None:
         kind = "input" if isinstance(error, InputError) else "job"
         _answer(answers, crew.Failure(kind=kind, problem=str(error), remedy=error.remedy))  # type: ignore[arg-type]
     except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-        _answer(answers, crew.Failure(kind="bug", problem=problem, traceback=traceback.format_exc()))
+        _answer(answers, _failure(error))
     # Nothing is left to be done; tearing torch down takes longer than anybody should wait.
     os._exit(0)
+
+
+def _failure(error: Exception) -> crew.Failure:
+    # Here, because it loads torch.
+    from geocont.ablations.workshop import is_out_of_memory
+
+    problem = f"{type(error).__name__}: {error}"
+    if not is_out_of_memory(error):
+        return crew.Failure(kind="bug", problem=problem, traceback=traceback.format_exc())
+    # Other than in a step: the data, or a checkpoint that is written.
+    return crew.Failure(
+        kind="job",
+        problem=f"out of memory beside the training ({problem.splitlines()[0]})",
+        remedy="end other programs there, choose another --device, or lower width, depth or batch_size",
+    )
 
 
 def _listen(lines: "queue.SimpleQueue[bytes]", keeping: threading.Event, stop: threading.Event) -> None:

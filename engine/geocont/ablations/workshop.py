@@ -98,7 +98,12 @@ class Workshop(ABC):
 
     @abstractmethod
     def restored(self, stored: checkpoints.Stored, names: Sequence[checkpoints.Network]) -> Stack:
-        """The networks `names` of a checkpoint as a stack. Raises InputError where it is not what it should be."""
+        """The networks `names` of a checkpoint as a stack.
+
+        Raises:
+            InputError: it is not what it should be.
+            JobError: there is no memory for it now. It can be gone on from later.
+        """
 
     @abstractmethod
     def explain(self, error: Exception, stack: Any) -> None:
@@ -201,6 +206,12 @@ class Workshop(ABC):
                 # Who stops does not wait for a disk that is full.
                 with suppress(OSError):
                     _keep(kept, stack, recent)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory has run out. A CPU's allocator and a GPU's driver raise what only its words tell from others."""
+    words = ("can't allocate memory", "out of memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 def _keep(kept: checkpoints.Checkpoints, stack: Stack, recent: Iterable[tuple[Stack, tuple[Event, ...]]]) -> None:
