@@ -9,7 +9,7 @@ projection_bars_data(state, variant, quantity, index)   one variant's projection
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from geocont import chance
 from geocont.ablations.experiment import AnyVariant
@@ -32,7 +32,8 @@ _Y_STEP = 0.05
 class View:
     """What the user chose. `projections_apart`: the projections of the selected variant, not one of all variants.
 
-    `window` is the shown part of the x axis, as drawn, 0…1."""
+    `window` is the shown part of the x axis, as drawn, 0…1.
+    """
 
     quantity: Quantity = states.WEIGHT_V1
     projection: str = states.HIDDEN
@@ -145,12 +146,11 @@ def projection_bars_data(state: AblationState, variant: str, quantity: Quantity,
     """Mean |cos| of adjacent layers now on both sides of every projection, * on the side of the residual stream."""
     rows: list[BarRow] = []
     levels: list[float] = []
-    kind = quantity.kind
     for projection in states.measured_projections(states.variant_of(state, variant)):
-        for one in (Quantity(kind, "v1"), Quantity(kind, "u1")):
+        for one in (replace(quantity, side="v1"), replace(quantity, side="u1")):
             found = states.mean_now(state, variant, one, projection)
             level, limit = states.chance_level(state, variant, one, projection)
-            reason = states.missing(state, variant, kind, projection) or "not measured"
+            reason = states.missing(state, variant, quantity.kind, projection) or "not measured"
             mark = "*" if RESIDUAL_SIDES[projection] == one.side[0] else " "
             rows.append(
                 BarRow(

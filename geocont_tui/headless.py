@@ -398,7 +398,7 @@ def _projection_row(found: Summary, state: AblationState, projection: str) -> di
         "peak of *": _number(found.peak),
         "at step": "n/a" if found.peak_step is None else f"{found.peak_step}",
         "σ1/σ2": _number(found.sigma_ratio, 2),
-        f"top-{state.experiment.probes.leading} overlap": _number(found.top_overlap),
+        f"top-{state.experiment.probes.leading} overlap of *": _number(found.top_overlap),
         "perplexity": _number(found.perplexity, 1),
     }
 

@@ -28,6 +28,7 @@ from geocont.events import (
     RunResumed,
     RunStarted,
     mean_of_pairs,
+    perplexity,
 )
 
 Status = Literal["starting", "running", "done", "stopped", "failed"]
@@ -36,8 +37,6 @@ HIDDEN = "hidden"
 """The one projection of a residual MLP."""
 
 _KEPT = 400
-# math.exp overflows above this.
-_LARGEST_LOSS = 700.0
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,8 @@ class Trajectory:
 class Summary:
     """One variant in a row: where it is, and one projection's numbers at its latest common probe, over seeds.
 
-    The peak is that of `peak_quantity`; `perplexity` is exp of the latest loss on text that is not trained on.
+    The peak and the top overlap are those of the side of `peak_quantity`; `perplexity` is exp of the latest loss on
+    text that is not trained on.
     """
 
     variant: str
@@ -387,11 +387,6 @@ def measured_projections(variant: AnyVariant) -> tuple[str, ...]:
     return tuple(name for name in RESIDUAL_SIDES if variant.gate or name != "gate")
 
 
-def perplexity(loss: float | None) -> float | None:
-    """exp of a loss in nats a token; None where it does not exist or is too large for a number."""
-    return None if loss is None or not loss < _LARGEST_LOSS else math.exp(loss)
-
-
 def trajectory(state: AblationState, variant: str, quantity: Quantity, projection: str = HIDDEN) -> Trajectory:
     """How a quantity of a projection went, at every step at which at least one seed was measured.
 
@@ -500,7 +495,7 @@ def summary(state: AblationState, variant: str, projection: str = HIDDEN) -> Sum
         peak_step=peak_step,
         below_peak=known[-1][0] - peak if peak is not None else None,
         sigma_ratio=spread([probe.sigma_ratio for probe in latest]),
-        top_overlap=spread([probe.top_overlap_v for probe in latest]),
+        top_overlap=spread([probe.top_overlap_u if followed.side == "u1" else probe.top_overlap_v for probe in latest]),
         update_ratio=spread([probe.update_ratio for probe in latest]),
         identity_share=spread([probe.identity_share for probe in latest]),
         drift=spread([probe.drift for probe in latest]),

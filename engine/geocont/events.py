@@ -92,6 +92,14 @@ def mean_of_pairs(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(present) if present else None
 
 
+def perplexity(loss: float | None) -> float | None:
+    """exp of a loss in nats a token; None where it does not exist or is too large for a number."""
+    try:
+        return None if loss is None or math.isnan(loss) else math.exp(loss)
+    except OverflowError:
+        return None
+
+
 class Probe(_Event, frozen=True, kw_only=True):
     """One measurement of one projection of one network after `step` updates.
 

@@ -32,6 +32,7 @@ from geocont.events import (
     RunFinished,
     RunStarted,
     mean_of_pairs,
+    perplexity,
 )
 
 Value = str | int | float | None
@@ -483,16 +484,9 @@ def _training_row(experiment: str, precision: str, probe: Probe) -> tuple[Value,
         probe.identity_share,
         probe.activation_factor,
         probe.held_out_loss,
-        _exponential(probe.held_out_loss),
+        perplexity(probe.held_out_loss),
     )
     return (experiment, probe.variant, probe.seed, probe.step, probe.projection, *map(_finite, numbers), precision)
-
-
-def _exponential(value: float | None) -> float | None:
-    try:
-        return None if value is None else math.exp(value)
-    except OverflowError:
-        return None
 
 
 def _pair_rows(experiment: str, precision: str, probe: Probe) -> Iterator[tuple[Value, ...]]:

@@ -2,6 +2,7 @@
 
 import msgspec
 from geocont.ablations.experiment import LanguageExperiment
+from geocont.events import perplexity
 
 from geocont_tui import state as states
 from geocont_tui.state import AblationState, Network, Spread
@@ -109,7 +110,7 @@ def _network(network: Network, projection: str) -> str:
         parts.append(f"loss {number(probe.loss)}" + ("" if is_text else f", accuracy {fraction(probe.accuracy)}"))
         parts.append(f"v1 {fraction(states.WEIGHT_V1.mean(probe))}, u1 {fraction(states.WEIGHT_U1.mean(probe))}")
     if is_text and network.held_out_loss is not None:
-        parts.append(f"perplexity {number(states.perplexity(network.held_out_loss))}")
+        parts.append(f"perplexity {number(perplexity(network.held_out_loss))}")
     if network.finished is not None and not is_text:
         parts.append(f"test accuracy {fraction(network.finished.test_accuracy)}")
     if network.diverged is not None:

@@ -101,6 +101,7 @@ def test_a_terminal_that_never_answers_is_not_waited_for():
         line.write("x" * 100)
         line.ask()
         sent(parent, 104)
+        wait_for(lambda: len(line._buffer) == 0)
         assert line.pending == 104
         clock.now += 0.6
         assert line.pending == 0

@@ -18,6 +18,7 @@ from geocont_tui import headless
 from geocont_tui import state as states
 from geocont_tui.app import AblationApp
 from geocont_tui.job import ablation_job
+from geocont_tui.widgets.spectrum_table import FIELDS, spectrum_of
 
 STEPS = (0, 10, 40, 100)
 EXPERIMENT = LanguageExperiment(
@@ -91,6 +92,20 @@ def test_the_peak_is_on_the_residual_side(state):
     assert states.summary(state, "SiLU", "o").peak_step == 100
     assert states.summary(state, "SiLU", "o").peak.mean > 0.7
     assert states.summary(state, "SiLU", "q").peak.mean > 0.7
+
+
+def test_the_overlap_is_of_the_residual_side(state):
+    down, query = (last(projection)[0] for projection in ("down", "q"))
+    assert down.top_overlap_u != down.top_overlap_v
+    assert states.summary(state, "SiLU", "down").top_overlap.mean == pytest.approx(down.top_overlap_u)
+    assert states.summary(state, "SiLU", "q").top_overlap.mean == pytest.approx(query.top_overlap_v)
+    for projection, expected, directions in (
+        ("down", down.top_overlap_u, "output"),
+        ("q", query.top_overlap_v, "input"),
+    ):
+        data = spectrum_of(state, "SiLU", projection)
+        assert dict(data.rows)[100][FIELDS.index("top_overlap")] == pytest.approx(expected)
+        assert data.directions == directions
 
 
 def test_the_perplexity_is_of_the_latest_loss_on_held_out_text(state):
