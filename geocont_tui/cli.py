@@ -295,7 +295,7 @@ def analyze(
         )
     _check_targets(csv, json, parquet)
     if not plan:
-        first = "; what the hub's cache lacks is downloaded first, which can take long" if download else ""
+        first = "; what the hub's cache lacks is downloaded first" if download else ""
         print(f"reading the headers of {model}{first}", file=sys.stderr, flush=True)
 
     from geocont.analysis import analyze as analysis_of
@@ -321,6 +321,7 @@ def analyze(
             download=download,
             use_cache=not no_cache,
             device=device,
+            report=_say,
         )
     )
     with closing(events):
@@ -422,7 +423,7 @@ def resume(
         from geocont.analysis import analyze as analysis_of
 
         parameters = asked.analysis or {}
-        job = analysis_of(**(parameters if device is None else {**parameters, "device": device}))
+        job = analysis_of(**(parameters if device is None else {**parameters, "device": device}), report=_say)
     with closing(Begun(job)) as events:
         if not is_on_screen:
             return printed.resume_run(

@@ -88,6 +88,7 @@ def analyze(
     download: bool = False,
     use_cache: bool = True,
     device: str = "auto",
+    report: Callable[[str], None] | None = None,
 ) -> Iterator[Event]:
     """Measure the continuity of a checkpoint's projections from layer to layer.
 
@@ -111,6 +112,7 @@ def analyze(
         download: keep the files of a repository instead of streaming them.
         use_cache: take and keep results in `results.folder()`.
         device: auto, cpu, cuda, cuda:1 or mps.
+        report: gets a line now and then while files are downloaded, from another thread.
 
     Raises:
         InputError: before the first event: no such model, file, layer or projection; nothing that can be measured.
@@ -133,7 +135,7 @@ def analyze(
     _check(analysis)
     chosen = devices.resolve(device)
     rows = layouts.read_layouts(Path(layouts_file) if layouts_file else None)
-    checkpoint = _open(analysis)
+    checkpoint = _open(analysis, report)
     try:
         job = _Job(analysis, checkpoint, rows, chosen, use_cache)
         clock = job.clock
@@ -156,7 +158,7 @@ def _check(analysis: Analysis) -> None:
         selection.parse_layers(analysis.layers)
 
 
-def _open(analysis: Analysis) -> Checkpoint:
+def _open(analysis: Analysis, report: Callable[[str], None] | None) -> Checkpoint:
     if not analysis.model.strip():
         raise InputError("the name of the model is empty", "give a folder, a file, or the id of a model on the hub")
     if not is_text(analysis.model):
@@ -189,6 +191,7 @@ def _open(analysis: Analysis) -> Checkpoint:
         download=analysis.download,
         weights_file=analysis.weights_file,
         subfolder=analysis.subfolder,
+        report=report,
     )
 
 

@@ -258,7 +258,7 @@ def _from_hub(data: Text, report: Callable[[str], None]) -> tuple[list[Path], li
 
     report(f"looking for {data.dataset} ({data.configuration})")
     splits = {split: f"{data.configuration}/{split}*.parquet" for split in ("train", "validation")}
-    found = hub.fetch_dataset(data.dataset, list(splits.values()))
+    found = hub.fetch_dataset(data.dataset, list(splits.values()), report)
     train, held_out = (sorted(found.glob(pattern)) for pattern in splits.values())
     for split, part in (("train", train), ("validation", held_out)):
         if not part:

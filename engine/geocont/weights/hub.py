@@ -9,6 +9,7 @@ import logging
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,9 @@ from geocont.weights import local
 from geocont.weights.checkpoint import Checkpoint, Slice
 from geocont.weights.hub_stream import BUSY, Commit, Connection, NoRangesError, StreamedCheckpoint, hub_host, persist
 
+# Less is downloaded without a word.
+_LEAST_REPORTED_BYTES = 100_000_000
+
 
 def open_checkpoint(
     repo: str,
@@ -46,12 +50,14 @@ def open_checkpoint(
     download: bool = False,
     weights_file: str | None = None,
     subfolder: str | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Checkpoint:
     """The model `repo` ("owner/name") at `revision` (a branch, tag or commit; the main branch by default).
 
     It is read from the hub's cache if it is complete there. Otherwise its safetensors files are streamed, or, with
     `download`, its files put into the cache first. `weights_file` is the file to read instead of the one that
-    transformers would choose, `subfolder` where config and weights are inside the repository.
+    transformers would choose, `subfolder` where config and weights are inside the repository. `report` gets a line now
+    and then while files are downloaded, from another thread.
 
     HF_TOKEN, HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE mean what they mean to huggingface_hub, which reads them once, as
     it is imported. From here on that library writes nothing to the terminal.
@@ -66,7 +72,7 @@ def open_checkpoint(
     except HFValidationError:
         remedy = _nearby(repo).strip() or "Give a folder, a file, or a hub id: owner/name."
         raise InputError(f"{repo}: no such folder, and not a hub id", remedy) from None
-    source = _Source(repo, revision, weights_file, subfolder.strip("/") if subfolder else "")
+    source = _Source(repo, revision, weights_file, subfolder.strip("/") if subfolder else "", report=report)
     if source.subfolder and not local.is_inside(source.subfolder):
         raise InputError(f"{subfolder} is no folder inside {repo}", "Name one without dots and backslashes.")
     if is_offline_mode():
@@ -86,10 +92,11 @@ def open_checkpoint(
     return _at_commit(source, commit, download)
 
 
-def fetch_dataset(repo: str, patterns: list[str]) -> Path:
+def fetch_dataset(repo: str, patterns: list[str], report: Callable[[str], None] | None = None) -> Path:
     """The files of a data set that match one of `patterns`, in the hub's cache: the folder of the newest commit.
 
-    Without a network, or with HF_HUB_OFFLINE, what the cache has.
+    Without a network, or with HF_HUB_OFFLINE, what the cache has. `report` gets a line now and then while files are
+    downloaded, from another thread.
 
     Raises:
         InputError: there is no such data set, it may not be read, the hub cannot be reached, or the disk is full.
@@ -99,7 +106,7 @@ def fetch_dataset(repo: str, patterns: list[str]) -> Path:
         validate_repo_id(repo)
     except HFValidationError:
         raise InputError(f"{repo}: not a hub id", "Give owner/name, or --set data.path=FILE-or-FOLDER.") from None
-    return _fetched(_Source(repo, kind="dataset"), patterns)
+    return _fetched(_Source(repo, kind="dataset", report=report), patterns)
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ class _Source:
     weights_file: str | None = None
     subfolder: str = ""
     kind: Literal["model", "dataset"] = "model"
+    report: Callable[[str], None] | None = None
 
 
 def _look_up(source: _Source) -> Commit:
@@ -333,11 +341,39 @@ class _CachedCheckpoint:
         self._folder.close()
 
 
-class _NoBar(tqdm):
+class _Bar(tqdm):
     """A progress bar that is never drawn, whatever the environment says."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named | {"disable": True})  # type: ignore[no-untyped-call]
+        self.counts_bytes = named.get("unit") == "B"
+
+
+def _reporting(name: str, report: Callable[[str], None]) -> type[_Bar]:
+    """Bars that say in a line now and then how far the download is. They are told of it by several threads."""
+    begun = time.monotonic()
+    lock = threading.Lock()
+    said = 0
+
+    class Reporting(_Bar):
+        arrived = 0
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal said
+            with lock:
+                self.arrived += int(n or 0)
+                total = self.total or 0
+                if not self.counts_bytes or self.arrived - said < max(_LEAST_REPORTED_BYTES, total // 50):
+                    return
+                said = self.arrived
+                rate = said / max(time.monotonic() - begun, 1e-3)
+                left = max(total - said, 0) / rate / 60
+                report(
+                    f"downloading {name}: {said / 1e9:,.1f} of {total / 1e9:,.1f} GB, {rate / 1e6:,.0f} MB/s, "
+                    f"{left:,.0f} min left"
+                )
+
+    return Reporting
 
 
 def _download(source: _Source, commit: Commit, files: Iterable[str], missing: Iterable[str]) -> str:
@@ -366,7 +402,7 @@ def _fetched(source: _Source, patterns: list[str]) -> Path:
             # By its name and not its commit, so that the cache learns which commit the name stands for.
             revision=source.revision,
             allow_patterns=patterns,
-            tqdm_class=_NoBar,
+            tqdm_class=_Bar if source.report is None else _reporting(source.repo, source.report),
         )
     except (httpx2.HTTPError, httpx2.InvalidURL, OfflineModeIsEnabled) as error:
         raise _refusal(error, source) from None

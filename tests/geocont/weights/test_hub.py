@@ -7,6 +7,7 @@ environment, and the tests look at what came out.
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -45,8 +46,10 @@ def content(tensor):
 def outcome(case):
     # Unlike all else, the token is looked up for every model.
     os.environ["HF_TOKEN"] = case.pop("token", "")
+    hub._LEAST_REPORTED_BYTES = case.pop("reported_bytes", 10**8)
+    said = []
     try:
-        checkpoint = hub.open_checkpoint(**case)
+        checkpoint = hub.open_checkpoint(**case, report=said.append)
         tensors = {}
         names = list(checkpoint.tensors)
         for name, following in zip(names, [*names[1:], None]):
@@ -57,7 +60,8 @@ def outcome(case):
     except GeocontError as error:
         return {"error": type(error).__name__, "problem": str(error), "remedy": error.remedy}
     return {"model": checkpoint.model, "revision": checkpoint.revision, "source": checkpoint.source,
-            "config": checkpoint.config, "warnings": checkpoint.warnings, "tensors": tensors, "identity": identity}
+            "config": checkpoint.config, "warnings": checkpoint.warnings, "tensors": tensors, "identity": identity,
+            "said": said}
 
 print(json.dumps([outcome(case) for case in json.loads(sys.argv[1])]))
 """
@@ -209,7 +213,7 @@ ONLINE = {
     "private, token": {"repo": "org/private", "token": TOKEN},
     "missing, token": {"repo": "org/missing", "token": TOKEN},
     "wrong token": {"repo": "org/single", "token": "hf_expired"},
-    "kept": {"repo": "org/kept", "download": True},
+    "kept": {"repo": "org/kept", "download": True, "reported_bytes": 30_000},
     "kept again": {"repo": "org/kept"},
     "kept by name": {"repo": "org/kept", "revision": "v1", "download": True},
     "pickled, kept": {"repo": "org/pickled", "download": True},
@@ -403,6 +407,16 @@ def test_what_is_downloaded_is_read_from_the_cache(session: Session, name: str):
     assert outcome["config"] == CONFIG
     assert (outcome["model"], outcome["revision"]) == (ONLINE[name]["repo"], SHA)
     assert outcome["source"] == "hub cache"
+
+
+def test_a_download_says_how_far_it_is(session: Session):
+    # Three files of some 50,000 bytes, in three threads.
+    said = session.outcomes["kept"]["said"]
+    assert 1 <= len(said) <= 3
+    figures = re.compile(r"downloading org/kept: 0\.0 of 0\.0 GB, \d+ MB/s, 0 min left")
+    assert all(figures.fullmatch(line) for line in said), said
+    # A small one needs no words, nor does what is there already, or is streamed.
+    assert not any(session.outcomes[name]["said"] for name in ("pickled, kept", "kept again", "sharded"))
 
 
 def test_downloads_each_weights_file_once_and_no_other(session: Session):
