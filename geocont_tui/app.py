@@ -52,7 +52,7 @@ from geocont_tui.job import (
 from geocont_tui.palette import Palette, palette_for
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.analysis import AnalysisScreen
-from geocont_tui.screens.dialogs import ExportDialog, Leaving, QuitQuestion, StopQuestion
+from geocont_tui.screens.dialogs import WIDTHS, ExportDialog, Leaving, QuitQuestion, StopQuestion
 from geocont_tui.screens.run import Phase, RunScreen
 from geocont_tui.state import Status
 from geocont_tui.terminal import ExitCode, Settings
@@ -67,6 +67,7 @@ class RunApp(LineApp[None]):
     """One run on the screen. `job` is pulled while the app runs; who made it goes on with it, or closes it, after."""
 
     CSS_PATH = "theme.tcss"
+    HORIZONTAL_BREAKPOINTS = WIDTHS
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, job: Job[Any] | WatchedRun[Any], settings: Settings) -> None:

@@ -23,7 +23,7 @@ from geocont_tui import completion, terminal
 from geocont_tui.home_state import HomeReader, HomeRun, HomeState
 from geocont_tui.palette import Palette, palette_for
 from geocont_tui.screens.deletion import DeletionQuestion
-from geocont_tui.screens.dialogs import ExportDialog
+from geocont_tui.screens.dialogs import WIDTHS, ExportDialog
 from geocont_tui.screens.entry import Entry
 from geocont_tui.screens.home import HomeScreen
 from geocont_tui.screens.reader import Reader
@@ -58,6 +58,7 @@ class HomeApp(LineApp[Choice]):
     """The runs of `parent` (default: the user's). `said` is what went wrong since: a problem and a remedy."""
 
     CSS_PATH = "theme.tcss"
+    HORIZONTAL_BREAKPOINTS = WIDTHS
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None) -> None:

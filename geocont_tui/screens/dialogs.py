@@ -16,6 +16,9 @@ from geocont_tui.palette import Palette
 from geocont_tui.widgets.key_line import KeyLine
 from geocont_tui.widgets.text_pane import Paragraph, TextPane
 
+WIDTHS = [(0, "-narrow"), (84, "-roomy")]
+"""The class of a screen from so many columns on: a dialog fills a narrow one."""
+
 
 class StopQuestion(ModalScreen[bool]):
     """Whether to stop the run: True to stop, False to go on."""

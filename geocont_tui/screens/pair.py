@@ -83,9 +83,9 @@ def _spectrum(pair: PairMeasured, side: Side) -> str:
     weighted, overlap = (pair.v_weighted, pair.v_overlap) if is_v else (pair.u_weighted, pair.u_overlap)
     parts = [f"centred Gram cosine {cosine_text(gram, 4, sign=True)}"]
     if gram is not None and error is not None:
-        parts[0] += f" ± {small(error)}"
+        parts[0] += f" ± {small(error)}" if error else ", exact"
     if overlap:
-        parts.append(f"overlap of the leading 1…{len(overlap)}: " + " ".join(f"{value:.2f}" for value in overlap))
+        parts.append(f"overlap of the leading 1…{len(overlap)}: " + " ".join(f"{value:z.2f}" for value in overlap))
     share = "" if pair.weighted_share is None else f" of {100 * pair.weighted_share:.0f} % of the squared norm"
     parts.append(f"σ²-weighted {cosine_text(weighted)}" + (share if weighted is not None else ""))
     return "; ".join(parts)

@@ -103,8 +103,10 @@ def _write_pieces(cells: list[tuple[str, Style]], pieces: list[tuple[str, Style,
     }
     for text, style, rank in pieces:
         if rank in chosen:
-            end = len(cells) - after[rank]
-            x = write(cells, x, text, style, max(end, x), palette.ascii_only) + 3
+            end = max(len(cells) - after[rank], x)
+            if len(text) > end - x:
+                text = text[: max(end - x - 1, 0)] + ("." if palette.ascii_only else "…")
+            x = write(cells, x, text, style, end, palette.ascii_only) + 3
 
 
 def _bar(progress: float, width: int, palette: Palette) -> str:

@@ -148,5 +148,12 @@ def test_the_state_is_seen_at_any_width_with_any_name(width, name):
     assert cell_len(first) == cell_len(second) == width
 
 
+def test_a_title_that_is_cut_says_so():
+    long = dataclasses.replace(STATUS, title="analyze " + "x" * 60)
+    (first,) = texts(status_line.draw(long, 40, 1, PALETTE))
+    assert first == " analyze " + "x" * 18 + "…   ● running"
+    assert "xxx.   " in texts(status_line.draw(long, 40, 1, ASCII))[0]
+
+
 def test_a_clock_has_hours_only_when_there_are_some():
     assert (clock(0), clock(59.9), clock(3600), clock(-1)) == ("00:00", "00:59", "1:00:00", "00:00")
