@@ -33,7 +33,7 @@ from geocont.events import (
 )
 from geocont.events import Status as MeasurementStatus
 
-from geocont_tui.state import Status
+from geocont_tui.state import Status, log_of
 
 Side = Literal["v", "u"]
 SIDES: tuple[Side, ...] = ("v", "u")
@@ -221,24 +221,24 @@ def fold(state: AnalysisState | None, event: Event) -> AnalysisState:
         case Message():
             return replace(state, messages=(*state.messages, event))
         case RunPaused():
-            return replace(state, paused=True)
+            return replace(state, messages=(*state.messages, *log_of(event)), paused=True)
         case RunResumed():
-            return replace(state, paused=False)
+            return replace(state, messages=(*state.messages, *log_of(event)), paused=False)
         case RunContinued():
             return replace(
                 state,
                 device=event.device,
                 versions=MappingProxyType(dict(event.versions)),
+                messages=(*state.messages, *log_of(event)),
                 status="running",
                 paused=False,
                 problem=None,
                 remedy=None,
             )
         case RunFinished():
-            said = [text for text in (event.problem, event.remedy) if text]
             return replace(
                 state,
-                messages=(*state.messages, *(Message(level="error", text=text, time=event.time) for text in said)),
+                messages=(*state.messages, *log_of(event)),
                 status=event.status,
                 paused=False,
                 problem=event.problem,
@@ -372,6 +372,7 @@ def _started(event: AnalysisStarted) -> AnalysisState:
         rows=MappingProxyType(rows),
         skipped=event.skipped,
         bytes=event.bytes,
+        messages=log_of(event),
         status="running",
     )
 

@@ -42,7 +42,7 @@ def plan_table(state: AnalysisState, width: int | None = None) -> str:
         facts.append(f"{refused} refused")
     skipped = [f"{each.count} {each.name}: {each.reason}" for each in state.skipped]
     notes = [f"{row.label}: {note}" for row in state.rows.values() for note in plan_notes(row)]
-    warnings = [f"{message.level}: {message.text}" for message in state.messages]
+    warnings = [f"{message.level}: {message.text}" for message in state.messages if message.level != "info"]
     blocks = [
         wrapped([_head(state), ", ".join(facts), *warnings], width),
         *tables([_plan_row(row) for row in state.rows.values()], width),

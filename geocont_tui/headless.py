@@ -268,7 +268,7 @@ def print_plan(events: Iterator[Event], json: Path | None = None, ascii_only: bo
             break
         state = analysis_state.fold(state, event)
     if json is not None:
-        warnings = [message.text for message in state.messages]
+        warnings = [message.text for message in state.messages if message.level != "info"]
         content = msgspec.json.encode({**msgspec.to_builtins(started), "warnings": warnings})
         try:
             with atomic_file(json) as file:

@@ -16,6 +16,7 @@ from geocont.ablations.experiment import AnyExperiment, AnyVariant, LanguageExpe
 from geocont.events import (
     RESIDUAL_SIDES,
     Alignment,
+    AnalysisStarted,
     Event,
     Message,
     NetworkDiverged,
@@ -291,6 +292,7 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
                     for plan in event.networks
                 }
             ),
+            messages=log_of(event),
         )
     if state is None:
         raise ValueError("a run begins with RunStarted")
@@ -329,14 +331,15 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
         case Message():
             return replace(state, messages=(*state.messages, event))
         case RunPaused():
-            return replace(state, paused=True)
+            return replace(state, messages=(*state.messages, *log_of(event)), paused=True)
         case RunResumed():
-            return replace(state, paused=False)
+            return replace(state, messages=(*state.messages, *log_of(event)), paused=False)
         case RunContinued():
             return replace(
                 state,
                 device=event.device,
                 versions=MappingProxyType(dict(event.versions)),
+                messages=(*state.messages, *log_of(event)),
                 status="running",
                 paused=False,
                 problem=None,
@@ -344,10 +347,9 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
             )
         case RunFinished():
             training, probing = event.training_seconds, event.probe_seconds
-            said = [text for text in (event.problem, event.remedy) if text]
             return replace(
                 state,
-                messages=(*state.messages, *(Message(level="error", text=text, time=event.time) for text in said)),
+                messages=(*state.messages, *log_of(event)),
                 status=event.status,
                 paused=False,
                 problem=event.problem,
@@ -357,6 +359,27 @@ def fold(state: AblationState | None, event: Event) -> AblationState:
             )
         case _:
             raise ValueError(f"{type(event).__name__} is no event of an ablation")
+
+
+def log_of(
+    event: RunStarted | AnalysisStarted | RunPaused | RunResumed | RunContinued | RunFinished,
+) -> tuple[Message, ...]:
+    """What the log says of the beginning of a run, its end, and where it stood still."""
+    match event:
+        case RunStarted() | AnalysisStarted():
+            said = f"started on {event.device}"
+        case RunContinued():
+            said = f"resumed on {event.device}"
+        case RunPaused():
+            said = "paused"
+        case RunResumed():
+            said = "went on"
+        case RunFinished(status="failed"):
+            texts = [text for text in (event.problem, event.remedy) if text]
+            return tuple(Message(level="error", text=text, time=event.time) for text in texts)
+        case RunFinished():
+            said = event.status
+    return (Message(level="info", text=said, time=event.time),)
 
 
 def _with(state: AblationState, changed: Mapping[tuple[str, int], Network]) -> AblationState:

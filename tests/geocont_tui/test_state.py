@@ -14,7 +14,10 @@ from geocont.events import (
     NetworkProgress,
     Probe,
     Progress,
+    RunContinued,
     RunFinished,
+    RunPaused,
+    RunResumed,
     RunStarted,
 )
 from hypothesis import given
@@ -132,9 +135,20 @@ def test_divergence_messages_and_the_end_are_kept():
     assert state.eta == pytest.approx(2.0)
     assert states.summary(state, "GELU").status == "diverged at step 4 (1 of 2)"
     assert states.summary(state, "GELU").weight_v1 is None
-    assert state.messages[0].text == "hello [bold]"
+    assert [message.text for message in state.messages] == ["started on cpu:1", "hello [bold]"]
     failed = states.fold(state, RunFinished(status="failed", time=9.0, problem="p", remedy="r"))
     assert (failed.status, failed.problem, failed.remedy, failed.eta, failed.elapsed) == ("failed", "p", "r", None, 2.0)
+
+
+def test_the_log_says_when_a_run_stood_still_and_where_it_went_on(events):
+    stopped = [
+        RunPaused(time=6.0),
+        RunResumed(time=7.0),
+        RunFinished(status="stopped", time=8.0),
+        RunContinued(device="cpu:2", versions={}, time=9.0),
+    ]
+    said = [(message.text, message.time) for message in folded([events[0], *stopped]).messages[1:]]
+    assert said == [("paused", 6.0), ("went on", 7.0), ("stopped", 8.0), ("resumed on cpu:2", 9.0)]
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)), max_size=6))
