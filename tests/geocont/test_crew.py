@@ -1,6 +1,7 @@
 """Training in processes of their own: the same numbers, and nobody left behind."""
 
 import os
+import queue
 import select
 import signal
 import subprocess
@@ -9,7 +10,15 @@ import sys
 import msgspec
 import pytest
 from geocont.ablations import crew, training
-from geocont.ablations.experiment import Data, Experiment, Normal, Probes, Variant
+from geocont.ablations.experiment import (
+    Data,
+    Experiment,
+    LanguageExperiment,
+    LanguageVariant,
+    Normal,
+    Probes,
+    Variant,
+)
 from geocont.errors import InputError, JobError
 from geocont.events import Event, NetworkFinished, Probe, RunFinished, RunStarted
 from hypothesis import given
@@ -141,6 +150,28 @@ def test_a_worker_that_is_killed_ends_the_job_and_the_others(monkeypatch):
         list(events)
     assert "memory" in caught.value.remedy
     assert all(process.poll() is not None for process in found)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        (LONG, ("width", "depth", "batch_size")),
+        (
+            LanguageExperiment(name="text", variants=(LanguageVariant(name="silu", steps=1),)),
+            ("accumulation", "sequence_length", "width", "depth"),
+        ),
+    ],
+)
+def test_what_to_lower_where_the_system_ends_a_process_for_its_memory(task, settings):
+    inbox: queue.SimpleQueue = queue.SimpleQueue()
+    worker = crew._Worker(crew.Task(task, "cpu"), inbox)
+    worker.process.kill()
+    assert inbox.get() == (worker, b"")
+    remedy = worker.death().remedy
+    worker.leave()
+    worker.wait(0.0)
+    assert all(setting in remedy for setting in settings)
+    assert ("batch_size" in remedy) == (task is LONG)
 
 
 def test_a_worker_does_not_outlive_who_began_it():

@@ -211,6 +211,12 @@ class _Worker:
 
     def __init__(self, task: Task, inbox: "_Inbox") -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        is_of_text = isinstance(task.experiment, LanguageExperiment)
+        self._largest = (
+            "raise accumulation, lower sequence_length, width or depth"
+            if is_of_text
+            else "lower width, depth or batch_size"
+        )
         # A group of its own: Ctrl-C is for this side alone.
         self.process = subprocess.Popen(
             _COMMAND,
@@ -265,7 +271,7 @@ class _Worker:
         why = f": {' / '.join(said)}" if said else ""
         return JobError(
             f"a training process {how}{why}",
-            "if the machine ran out of memory: lower width, depth or batch_size, or run fewer seeds with --seeds",
+            f"if the machine ran out of memory: {self._largest}, or run fewer seeds with --seeds",
         )
 
 
