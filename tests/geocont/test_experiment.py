@@ -89,6 +89,40 @@ def test_presets_are_valid(name):
     assert read(str(experiments.presets_folder() / f"{name}.toml")) == experiment
 
 
+def test_the_presets_hold_what_they_are_for():
+    default, full = read("mlp"), read("mlp_full")
+    names = ["Res+GELU", "Res+ReLU", "Res+None", "Res+Radial", "Res+Radial scaled", "NoRes+GELU", "Res+LN"]
+    assert [variant.name for variant in default.variants] == [*names, "Res+GELU+LN"]
+    assert {(variant.depth, variant.width) for variant in (*default.variants, *full.variants)} == {(16, 256)}
+    assert (Variant(name="a").depth, Variant(name="a").width) == (16, 256)
+    kinds = {v.name: (v.residual, v.activation, v.normalization) for v in (*default.variants, *full.variants)}
+    assert kinds == {
+        "Res+GELU": (True, "gelu", "none"),
+        "Res+ReLU": (True, "relu", "none"),
+        "Res+None": (True, "none", "none"),
+        "Res+Radial": (True, "radial", "none"),
+        "Res+Radial scaled": (True, "radial_scaled", "none"),
+        "NoRes+GELU": (False, "gelu", "none"),
+        "Res+LN": (True, "none", "layernorm"),
+        "Res+GELU+LN": (True, "gelu", "layernorm"),
+        "Res+Tanh": (True, "tanh", "none"),
+        "NoRes+ReLU He": (False, "relu", "none"),
+    }
+    longer = {variant.name: variant for variant in full.variants}
+    assert longer.keys() == kinds.keys()
+    assert isinstance(longer["NoRes+ReLU He"].initialization, He)
+    assert full.data.images is None
+    assert full.seeds >= 5
+    for name in ("Res+None", "Res+Radial", "Res+Radial scaled"):
+        assert longer[name].steps == 20 * (60_000 // longer[name].batch_size) + 20
+    optimizers = {(type(o), getattr(o, "betas", None), getattr(o, "momentum", 0.0) > 0, o.gradient_clip > 0)
+                  for o in (variant.optimizer for variant in read("optimizers").variants)}  # fmt: skip
+    assert {(Adam, (0.9, 0.999), False, False), (Adam, (0.0, 0.0), False, False), (SGD, None, True, True)} <= optimizers
+    assert any(kind is SGD and not momentum for kind, _, momentum, _ in optimizers)
+    assert len({type(variant.initialization) for variant in read("init_scale").variants}) >= 3
+    assert {variant.normalization for variant in read("normalization").variants} == {"none", "layernorm", "rmsnorm"}
+
+
 def test_a_file_with_a_byte_order_mark(tmp_path):
     assert read(small(tmp_path, "\ufeff" + SMALL)).name == "small"
 

@@ -55,11 +55,12 @@ def test_every_number_agrees_with_float64_decompositions(exact):
     left, sigma, right = leading(weights[0])
     scalars = found.scalars
     assert scalars["sigma_ratio"] == pytest.approx((sigma[:, 0] / sigma[:, 1]).mean(), rel=1e-3)
-    raw = [np.linalg.norm(a[:4] @ b[:4].T) ** 2 / 4 for a, b in itertools.pairwise(right)]
     chance = 4 / SIZE
-    assert scalars["top_overlap_v"] == pytest.approx(
-        (np.mean(raw) - chance) / (1 - chance), abs=1e-6 if exact else 0.05
-    )
+    for side, vectors in (("v", right), ("u", left)):
+        raw = [np.linalg.norm(a[:4] @ b[:4].T) ** 2 / 4 for a, b in itertools.pairwise(vectors)]
+        assert scalars[f"top_overlap_{side}"] == pytest.approx(
+            (np.mean(raw) - chance) / (1 - chance), abs=1e-6 if exact else 0.05
+        )
     ratios = torch.linalg.matrix_norm(weights - initial) / torch.linalg.matrix_norm(initial)
     assert scalars["update_ratio"] == pytest.approx(float(ratios.mean()), rel=1e-4)
     assert scalars["gradient_norm"] == pytest.approx(float(torch.linalg.vector_norm(gradient)), rel=1e-4)
@@ -75,11 +76,14 @@ def test_every_number_agrees_with_float64_decompositions(exact):
     if exact:
         share = (sigma**2 / (sigma**2).sum(-1, keepdims=True)).reshape(LAYERS, SIZE)
         weight = (share[:-1] + share[1:]) / 2
-        index_cosines = np.abs((right[:-1] * right[1:]).sum(-1))
-        assert scalars["weight_v_weighted"] == pytest.approx((weight * index_cosines).sum(-1).mean(), abs=1e-3)
+        for side, vectors in (("v", right), ("u", left)):
+            index_cosines = np.abs((vectors[:-1] * vectors[1:]).sum(-1))
+            expected = (weight * index_cosines).sum(-1).mean()
+            assert scalars[f"weight_{side}_weighted"] == pytest.approx(expected, abs=1e-3)
     else:
-        assert scalars["weight_v_weighted"] is None
-        assert "exact snapshots" in found.missing["weight_v_weighted"]
+        for side in ("v", "u"):
+            assert scalars[f"weight_{side}_weighted"] is None
+            assert "exact snapshots" in found.missing[f"weight_{side}_weighted"]
 
 
 def test_before_any_update_what_does_not_exist_is_missing_with_its_reason():

@@ -1,7 +1,9 @@
 import math
+import struct
 import threading
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from geocont import devices
@@ -69,6 +71,38 @@ def test_a_run_begins_and_ends_as_promised_and_measures_step_zero_and_the_last()
     assert first.update.v1 == (None, None)
     assert first.update_ratio == 0
     assert first.exact
+
+
+def test_a_run_says_what_it_was_made_with():
+    wanted = msgspec.structs.replace(experiment(variant("a", steps=1), variant("b", steps=2), seeds=2), seed=7)
+    started = run(wanted)[0]
+    assert isinstance(started, RunStarted)
+    assert {(plan.variant, plan.seed, plan.steps) for plan in started.networks} == {
+        ("a", 7, 1), ("a", 8, 1), ("b", 7, 2), ("b", 8, 2),
+    }  # fmt: skip
+    assert started.device == devices.describe(torch.device("cpu"))
+    assert started.versions["torch"] == torch.__version__
+    assert {"python", "geocont-tui"} <= started.versions.keys()
+    assert msgspec.convert(started.experiment, Experiment) == wanted
+
+
+def test_images_of_any_size_and_number_of_classes_are_trained_on(tmp_path):
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 96), ("t10k", 33)):
+        labels = np.arange(count, dtype=np.uint8) % 3
+        # Each class is bright in a column of its own.
+        images = generator.integers(0, 60, (count, 5, 3), dtype=np.uint8)
+        images[np.arange(count), :, labels] += 180
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (tmp_path / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    wanted = Experiment(
+        name="test", seeds=1, data=Data(path=str(tmp_path)), probes=SETTINGS, variants=(variant("a", steps=150),)
+    )
+    events = run(wanted)
+    [finished] = [event for event in events if isinstance(event, NetworkFinished)]
+    assert finished.test_accuracy == 1
+    assert probes_of(events, "a")[0].loss is None or probes_of(events, "a")[0].loss < 2 * math.log(3)
 
 
 def test_no_network_ever_goes_backwards_in_the_stream():

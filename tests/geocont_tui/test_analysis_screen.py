@@ -299,6 +299,25 @@ async def test_a_job_that_fails_says_what_and_what_to_do(tmp_path, error, code):
     assert run.app.return_code == code
 
 
+async def test_a_bug_in_an_analysis_is_explained_with_the_log(tmp_path):
+    secret = "hf_secret"
+
+    def read() -> Iterator[Event]:
+        yield from synthetic_analysis.events(until=0.3)
+        token = secret  # noqa: F841 - a local variable that must not be shown
+        raise ZeroDivisionError("division by zero")
+
+    async with running(tmp_path, events=read()) as run:
+        await run.settle()
+        assert "ZeroDivisionError: division by zero" in run.text
+        assert "error.log" in run.text.replace("\n", "").replace("│", "").replace(" ", "")
+        assert secret not in run.text + (run.folder / "error.log").read_text()
+        last = (run.folder / "events.jsonl").read_bytes().splitlines()[-1]
+        assert msgspec.json.decode(last, type=Event).status == "failed"
+        await run.press("q")
+    assert run.app.return_code == 1
+
+
 # --- What the keys do to the view
 
 
@@ -500,6 +519,14 @@ async def test_export_offers_the_tables_of_an_analysis(tmp_path, monkeypatch):
         await exported(run)
         assert (tmp_path / "a folder" / "pairs.csv").read_text().startswith("model,revision,stack,projection,layer_a")
         assert (tmp_path / "a folder" / "matrices.csv").exists()
+
+
+async def test_a_picture_is_an_svg_in_the_runs_folder(tmp_path):
+    async with running(tmp_path, (140, 40)) as run:
+        text = await run.press("s")
+        (picture,) = run.folder.glob("*.svg")
+        assert "meta-llama/Llama-3.1-8B" in picture.read_text(encoding="utf-8").replace("&#160;", " ")
+        assert picture.name in text
 
 
 async def test_copying_hands_the_pair_to_the_terminal(tmp_path):

@@ -550,6 +550,45 @@ def test_a_hub_that_breaks_down_ends_the_job(prefetched: tuple[list[Any], list[s
     assert errors[1].endswith("is busy (status 502)")
 
 
+def test_an_analysis_is_streamed_from_its_commit_and_a_second_look_reads_no_weights(tmp_path: Path):
+    generator = torch.Generator().manual_seed(3)
+    names = {f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in range(3) for part in "qo"}
+    content = save({name: torch.randn(32, 32, generator=generator) for name in sorted(names)})
+    config = json.dumps({"model_type": "llama", "hidden_size": 32, "num_attention_heads": 4}).encode()
+    repository = Repository({"config.json": config, "model.safetensors": content}, branches=("main", "step1000"))
+    own = {"HF_HOME": str(tmp_path / "hub"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_PROXY": "*"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'engine'}"}
+    tables, bytes_sent = [], []
+    with HubServer({"own/small": repository}) as server:
+        for revision, number in (("step1000", 1), ("main", 2), (SHA, 3)):
+            before = len(server.requests)
+            table = tmp_path / f"{number}.json"
+            command = [
+                *("analyze", "own/small", "--revision", revision, "--headless", "--run-dir", str(tmp_path / "r"))
+            ]
+            result = subprocess.run(
+                [sys.executable, "-m", "geocont_tui", *command, "--json", str(table)],
+                env=inherited | own | path | {"HF_ENDPOINT": server.endpoint},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert result.returncode == 0, result.stderr
+            assert f"own/small at {SHA}\n6 of 6 matrices, streamed from 127.0.0.1:{server.port}" in result.stdout
+            tables.append(json.loads(table.read_text()))
+            asked = [one for one in server.requests[before:] if one.path.endswith("model.safetensors")]
+            bytes_sent.append(sum(request.sent for request in asked))
+    assert {row["revision"] for table in tables for row in (*table["pairs"], *table["matrices"])} == {SHA}
+    assert len(tables[0]["pairs"]) == 6
+    assert tables[0] == tables[1] == tables[2]
+    # A branch is only a name: what was measured of its commit is not measured again, only the header is read.
+    assert bytes_sent[0] > 6 * 32 * 32 * 4
+    assert max(bytes_sent[1:]) < bytes_sent[0] - 6 * 32 * 32 * 4 + 1
+    assert not (tmp_path / "hub" / "hub" / "models--own--small").exists()
+
+
 def test_slices_are_streamed_alone():
     stack = torch.arange(4 * 3 * 5, dtype=torch.float32).view(4, 3, 5)
     content = save({"before": torch.ones(7), "stack": stack})
