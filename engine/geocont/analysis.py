@@ -359,7 +359,9 @@ class _Memory:
     def copy(self, matrix: Tensor) -> Tensor:
         """The matrix in this worker's own memory or on its device, its rows or its columns together as before."""
         if self._device.type != "cpu":
-            return matrix.to(self._device)
+            # MPS has no float64.
+            narrow = self._device.type == "mps" and matrix.dtype == torch.float64
+            return matrix.to(self._device, torch.float32 if narrow else matrix.dtype)
         by_rows = abs(matrix.stride(0)) >= abs(matrix.stride(1))
         stored = matrix if by_rows else matrix.mT
         size = stored.numel() * stored.element_size()

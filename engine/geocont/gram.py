@@ -51,7 +51,7 @@ def exact(matrix: Float[Tensor, "m n"], side: Side) -> Gram:
     total = torch.zeros(dimension, dimension, device=matrix.device)
     for block in _blocks(rows, _LARGE_ROWS):
         total.addmm_(block.mT, block)
-    return Gram(dimension, float(total.diagonal().double().sum()), matrix=total)
+    return Gram(dimension, float(wide(total.diagonal()).sum()), matrix=total)
 
 
 def cosine(first: Gram, second: Gram) -> float:
@@ -185,15 +185,24 @@ def _blocks(rows: Float[Tensor, "r d"], count: int) -> Iterator[Float[Tensor, "b
         yield block.float()
 
 
+def wide(values: Tensor) -> Tensor:
+    """In float64, on the device where that has it."""
+    return _with_float64(values).double()
+
+
+def _with_float64(values: Tensor) -> Tensor:
+    return values.cpu() if values.device.type == "mps" else values
+
+
 def _square_sum(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+    return float(torch.linalg.vector_norm(_with_float64(values), dtype=torch.float64)) ** 2
 
 
 def _inner(first: Gram, second: Gram) -> float:
     """<A, B> in the Frobenius product."""
     if first.matrix is not None and second.matrix is not None:
         pairs = zip(torch.split(first.matrix, _ROWS), torch.split(second.matrix, _ROWS), strict=True)
-        return math.fsum(float((one.double() * other.double()).sum()) for one, other in pairs)
+        return math.fsum(float((wide(one) * wide(other)).sum()) for one, other in pairs)
     if first.matrix is None and second.matrix is None:
         assert first.factor is not None
         assert second.factor is not None
@@ -205,7 +214,7 @@ def _inner(first: Gram, second: Gram) -> float:
     whole, factor = (first.matrix, second.factor) if first.matrix is not None else (second.matrix, first.factor)
     assert whole is not None
     assert factor is not None
-    return math.fsum(float(((block @ whole) * block).double().sum()) for block in _blocks(factor, _LARGE_ROWS))
+    return math.fsum(float(wide((block @ whole) * block).sum()) for block in _blocks(factor, _LARGE_ROWS))
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:

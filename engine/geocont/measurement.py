@@ -73,7 +73,7 @@ class SummedGram:
     def gram(self) -> gram.Gram:
         """The sum so far."""
         assert self._total is not None
-        return gram.Gram(len(self._total), float(self._total.diagonal().double().sum()), matrix=self._total)
+        return gram.Gram(len(self._total), float(gram.wide(self._total.diagonal()).sum()), matrix=self._total)
 
     def measure(self, settings: Settings, seed: int) -> MatrixResult:
         """As `measure`: the sum's eigenvectors are the singular vectors of the joined parts, its eigenvalues σ²."""
