@@ -207,6 +207,20 @@ def test_every_matrix_has_a_start_of_its_own(tmp_path, monkeypatch):
     assert len(set(seeds)) == 21
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_measures_what_a_cpu_does(tmp_path, dtype):
+    model = write(tmp_path / "m", llama_tensors(3, dtype))
+    here, there = (
+        pairs(list(analysis.analyze(model, device=device, use_cache=False, gap_tolerance=0)))
+        for device in ("cpu", "cuda")
+    )
+    assert here.keys() == there.keys()
+    for name, pair in here.items():
+        for field in ("v1_cosine", "u1_cosine", "v_gram", "u_gram", "v_weighted", "u_weighted"):
+            assert getattr(there[name], field) == pytest.approx(getattr(pair, field), abs=1e-3), (name, field)
+
+
 @pytest.mark.skipif(not STORIES.is_dir(), reason="../shared/data is not there")
 def test_a_trained_model():
     events = run(str(STORIES))

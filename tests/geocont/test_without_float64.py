@@ -1,4 +1,4 @@
-"""What is measured on an Apple GPU, which has no float64: shown on a CPU, where such numbers are refused for the test."""
+"""What is measured on an Apple GPU, which has no float64: shown on a CPU that refuses such numbers."""
 
 from typing import Any
 

@@ -47,6 +47,19 @@ def test_tensors_come_as_they_were_saved(key: str | None, tmp_path: Path) -> Non
     assert file.identity("a.weight") != file.identity("b.weight")
 
 
+def test_the_file_is_mapped_and_nothing_but_weights_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(TENSORS, tmp_path / "m.bin")
+    load, asked = torch.load, []
+
+    def noted(path: Path, **options: Any) -> Any:
+        asked.append(options)
+        return load(path, **options)
+
+    monkeypatch.setattr(torch, "load", noted)
+    check(PickleFile(tmp_path / "m.bin", "m.bin"))
+    assert asked == [{"weights_only": True, "mmap": True, "map_location": "cpu"}]
+
+
 def test_twice_wrapped(tmp_path: Path) -> None:
     torch.save({"model": {"module": TENSORS}}, tmp_path / "m.bin")
     check(PickleFile(tmp_path / "m.bin", "m.bin"))
