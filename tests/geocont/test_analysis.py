@@ -432,8 +432,10 @@ def test_an_interrupted_analysis_goes_on_where_it_was(tmp_path):
     again = run(model)
     assert is_cached(again)[:10] == [True] * 10
     assert not all(is_cached(again))
+    kept = results.size()
     whole = run(write(tmp_path / "other", llama_tensors()), use_cache=False)
     assert told(again) == told(whole)
+    assert results.size() == kept
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense"])
@@ -449,9 +451,13 @@ def test_damaged_results_are_measured_again(tmp_path, damage):
     assert is_cached(run(model)) == [True] * 21
 
 
-def test_other_weights_or_parameters_are_other_results(tmp_path):
+def test_other_weights_or_parameters_are_other_results(tmp_path, monkeypatch):
     model = write(tmp_path / "m", llama_tensors())
     run(model)
+    for version in ("layouts.LAYOUT_VERSION", "measurement.VERSION"):
+        with monkeypatch.context() as changed:
+            changed.setattr(f"geocont.analysis.{version}", 999)
+            assert not any(is_cached(run(model)))
     assert not any(is_cached(run(model, top_k=3)))
     assert not any(is_cached(run(model, gap_tolerance=0.1)))
     tensors = llama_tensors()
