@@ -8,7 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
+# The products of the tests are small: a second thread gains nothing, and waits for its turn where others work.
+torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
