@@ -84,9 +84,12 @@ def _chance(cosines: Cosines | None) -> str:
 
 def _notes(state: AnalysisState) -> list[str]:
     """What the numbers are, what was left out of them and why, and what was quantised."""
+    summaries = [states.summary(row, side) for row in state.rows.values() for side in states.SIDES]
+    halves = [found.limit - found.chance for found in summaries if found and found.limit and found.chance]
     notes = [
         "v1, u1: |cos| of adjacent layers; residual side: the side that meets the residual stream, the other is a "
         "basis of each layer's own; chance: mean |cos| of random directions"
+        + (f", 95 % of such means over so many pairs lie within {max(halves):.3f} of it" if halves else "")
     ]
     for row in state.rows.values():
         out = {states.NAMES[side]: states.left_out(row, side) for side in states.SIDES}

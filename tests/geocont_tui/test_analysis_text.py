@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import synthetic_analysis
+from geocont import chance
 from geocont.errors import InputError, JobError
 from geocont.events import AnalysisStarted, Event, RunFinished
 from geocont.runs import read_events
@@ -71,6 +72,9 @@ def test_the_rest_says_what_the_numbers_are_and_what_they_show() -> None:
     assert lines[0] == f"{synthetic_analysis.MODEL} at {synthetic_analysis.REVISION}"
     assert lines[1] == "224 of 224 matrices, streamed from huggingface.co, cpu, 2 threads, done after 40 s"
     assert "v: left out of the means: 4 not unique" in lines
+    # The outputs of k and v are the shortest vectors, so that their band is the widest. Pairs 4 of v are left out.
+    band = chance.band_of_mean(1024, 27)[1] - chance.mean_cosine(1024)
+    assert f"95 % of such means over so many pairs lie within {band:.3f} of it" in text
     shown = lines[lines.index("what this shows, compared with the source") + 1 :]
     assert shown[0].startswith("  supported     readers align in v1: q 0.58")
     assert text.endswith("\n")

@@ -754,7 +754,9 @@ def _group_by_numbers(weights: Mapping[str, Weight], config: Config | None) -> P
         ]
         if not layered:
             alone = len(weight.shape) == 2 and 0 not in weight.shape
-            reason = "no other layer has a tensor of this name" if alone else _reason(weight)
+            numbered = name in places
+            lonely = "no other layer has a tensor of this name" if numbered else "no number of a layer in the name"
+            reason = lonely if alone else _reason(weight)
             skipped[_template(name), weight.refused or reason] += 1
             continue
         (prefix, rest), layer = layered[0]

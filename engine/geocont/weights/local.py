@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Protocol
@@ -112,7 +112,9 @@ def choose_files(
         warnings: tuple[str, ...] = ()
         if len(present) > 1:
             also = _listed(present[1:])
-            warnings = (f"{model} holds two sets of weights: {present[0]} is read, {also} is not. --weights chooses.",)
+            warnings = (
+                f"{model} holds {len(present)} sets of weights: {present[0]} is read, not {also}. --weights chooses.",
+            )
         return _choice(present[0], names, model, warnings)
     if here & {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"}:
         raise adapter_only(model, adapter_base)
@@ -291,11 +293,15 @@ def reconcile(
     warnings = []
     nowhere = sorted(set(weight_map) - set(places))
     if nowhere:
-        warnings.append(f"{index} names {len(nowhere)} tensors that no file holds: {_listed(nowhere, 3)}.")
+        warnings.append(f"{index} names {_counted(nowhere)} that no file holds: {_listed(nowhere, 3)}.")
     unlisted = sorted(set(places) - set(weight_map))
     if unlisted:
-        warnings.append(f"{index} is stale: the files hold {len(unlisted)} tensors more: {_listed(unlisted, 3)}.")
+        warnings.append(f"{index} is stale: the files hold {_counted(unlisted)} more: {_listed(unlisted, 3)}.")
     return places, tuple(warnings)
+
+
+def _counted(tensors: Sequence[str]) -> str:
+    return "1 tensor" if len(tensors) == 1 else f"{len(tensors)} tensors"
 
 
 def parse_config(text: bytes, name: str = "config.json") -> dict[str, Any]:

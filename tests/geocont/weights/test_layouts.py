@@ -479,14 +479,17 @@ def test_a_placement_says_to_the_events_what_they_ask():
 def test_unknown_names_are_grouped_by_their_numbers():
     names: Shapes = {"norm.scale": (32,), "mix.inward.weight": (80, 32), "mix.outward.weight": (32, 80)}
     names |= {"mix.turn.weight": (32, 32), "mix.inner.weight": (80, 20)}
-    found = planned(layers(names, "net.cells") | {"net.head.weight": (64, 32)})
+    alone: Shapes = {"net.head.weight": (64, 32), "net.tail.0.weight": (64, 32)}
+    found = planned(layers(names, "net.cells") | alone)
     assert {(place.projection, place.side) for place in found.placements} == {
         ("mix.inward", "v"), ("mix.outward", "u"), ("mix.turn", "both"), ("mix.inner", "none")
     }  # fmt: skip
     assert found.stacks["net.cells"].width == 32
     assert found.stacks["net.cells"].layers == 3
     assert any("no layout knows" in note for note in found.notes)
-    assert ("net.head.weight", 1) in {(skipped.name, skipped.count) for skipped in found.skipped}
+    skipped = {(skipped.name, skipped.count, skipped.reason) for skipped in found.skipped}
+    assert ("net.head.weight", 1, "no number of a layer in the name") in skipped
+    assert ("net.tail.#.weight", 1, "no other layer has a tensor of this name") in skipped
 
 
 def test_the_leftmost_number_that_varies_is_the_layer():

@@ -182,8 +182,8 @@ def test_the_headers_are_the_truth_and_the_index_decides_between_them() -> None:
     places, warnings = reconcile({"a": "f1", "b": "f2", "gone": "f1"}, found, "i")
     assert places == {"a": "f1", "b": "f2", "c": "f2"}
     assert warnings == (
-        "i names 1 tensors that no file holds: gone.",
-        "i is stale: the files hold 1 tensors more: c.",
+        "i names 1 tensor that no file holds: gone.",
+        "i is stale: the files hold 1 tensor more: c.",
     )
     assert reconcile({"a": "f1", "b": "f1", "c": "f2"}, found, "i") == ({"a": "f1", "b": "f1", "c": "f2"}, ())
     assert reconcile({"a": "x"}, {"sub/x": ["a"]}, "sub/i") == ({"a": "sub/x"}, ())
