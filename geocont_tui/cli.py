@@ -297,6 +297,10 @@ def analyze(
     if not plan:
         first = "; what the hub's cache lacks is downloaded first" if download else ""
         print(f"reading the headers of {model}{first}", file=sys.stderr, flush=True)
+    if is_on_screen:
+        settings = _prepared(theme, fps, ascii_only)
+        # Loaded before the headers are read, so that the screen is there as soon as they are.
+        from geocont_tui import app as screens
 
     from geocont.analysis import analyze as analysis_of
     from geocont.runs import create_analysis_folder
@@ -333,10 +337,6 @@ def analyze(
             return printed.run_analysis(
                 model, events, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
             )
-        settings = _prepared(theme, fps, ascii_only)
-
-        from geocont_tui import app as screens
-
         code = screens.run_analysis(model, events, folder, settings)
     _print_results(folder, code, csv, json, parquet, ascii_only)
     return code
