@@ -345,6 +345,7 @@ def test_every_option_of_an_analysis_reaches_the_engine(
             "download": True,
             "use_cache": False,
             "device": "cpu",
+            "report": cli._say,
         }
     ]
     out, err = capfd.readouterr()
