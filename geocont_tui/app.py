@@ -1,8 +1,8 @@
 """The Textual app: runs a job in a worker thread, paints its snapshots at its own rate, and does what the screen asks.
 
-    run_ablation(experiment, events, run_folder, settings) -> exit code
-    run_analysis(model, events, run_folder, settings) -> exit code
-    resume_run(run_folder, events, settings) -> exit code
+    run_ablation(experiment, recording, settings) -> exit code
+    run_analysis(model, recording, settings) -> exit code
+    resume_run(recording, first, settings) -> exit code
     watch_run(run_folder, settings) -> exit code
 
 The worker never touches a widget. A timer on the UI thread asks for the job's latest snapshot and hands it to the
@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -41,13 +41,13 @@ from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.background import leave_terminal, watch_name
 from geocont_tui.job import (
     AnyState,
-    Begun,
     Job,
     WatchedRun,
     ablation_job,
     analysis_job,
     resumed_job,
     watched_run,
+    where_kept,
 )
 from geocont_tui.palette import Palette, palette_for
 from geocont_tui.screens.ablation import AblationScreen
@@ -169,6 +169,8 @@ class RunApp(LineApp[None]):
             command = f"geocont-tui resume {shlex.quote(watch_name(self.job.folder))}"
             said = f"nobody writes this run any more; `{command}` goes on with it"
             self.call_after_refresh(self._answer, said, "the run was interrupted")
+        if isinstance(self.job, Job) and self.job.recording.lost is not None:
+            self.run_screen.lose_journal()
         new = (snapshot.version, phase)
         everything = (everything or self._painted is None or self._painted[1] != phase) and new != self._painted_rest
         if everything or new != self._painted:
@@ -322,10 +324,11 @@ class RunApp(LineApp[None]):
     @work(exclusive=True, group="export", exit_on_error=False)
     async def write_tables(self, folder: Path) -> None:
         """Write the tables of what is in the journal so far."""
-        run = self.job.folder
+        job = self.job
 
         def write() -> list[Path]:
-            return tables.write_csv(tables.tables(read_events(run)), folder)
+            events = job.recording.events() if isinstance(job, Job) else read_events(job.folder)
+            return tables.write_csv(tables.tables(events), folder)
 
         try:
             files = await asyncio.to_thread(write)
@@ -360,35 +363,31 @@ class AnalysisApp(RunApp):
         return AnalysisScreen(self.job.snapshot, self.palette, self.job.folder.name)
 
 
-def run_ablation(experiment: AnyExperiment, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
-    """Show the training of `experiment` on the screen and keep it in `run_folder`; the exit code of the process.
+def run_ablation(experiment: AnyExperiment, recording: Recording, settings: Settings) -> int:
+    """Show the training of `experiment` on the screen; the exit code of the process.
 
     Says on stderr where the run is kept, and what was wrong if it failed.
-
-    Raises:
-        InputError, JobError: the journal cannot be begun.
     """
-    return _show(AblationApp(ablation_job(experiment, Recording(events, run_folder)), settings))
+    return _show(AblationApp(ablation_job(experiment, recording), settings))
 
 
-def run_analysis(model: str, events: Iterator[Event], run_folder: Path, settings: Settings) -> int:
-    """Show the analysis of `model` on the screen and keep it in `run_folder`; the exit code of the process.
+def run_analysis(model: str, recording: Recording, settings: Settings) -> int:
+    """Show the analysis of `model` on the screen; the exit code of the process.
 
     Says on stderr where the run is kept, and what was wrong if it failed.
+    """
+    return _show(AnalysisApp(analysis_job(model, recording), settings))
+
+
+def resume_run(recording: Recording, first: Event, settings: Settings) -> int:
+    """Show a run that goes on; `first` is the first event of the job that does. The exit code of the process.
+
+    Says on stderr what `run_ablation` says.
 
     Raises:
-        InputError, JobError: the journal cannot be begun.
+        InputError: the journal cannot be read.
     """
-    return _show(AnalysisApp(analysis_job(model, Recording(events, run_folder)), settings))
-
-
-def resume_run(run_folder: Path, events: Begun, settings: Settings) -> int:
-    """Show a run that goes on, from `events`; the exit code of the process. Says on stderr what `run_ablation` says.
-
-    Raises:
-        InputError, JobError: the journal cannot be read or gone on with.
-    """
-    return _show(_app_for(resumed_job(run_folder, events), settings))
+    return _show(_app_for(resumed_job(recording, first), settings))
 
 
 def watch_run(run_folder: Path, settings: Settings) -> int:
@@ -435,7 +434,7 @@ def _show(app: RunApp) -> int:
     with suppress(OSError):
         if state.status == "failed":
             print(f"{state.problem}\n{state.remedy}", file=sys.stderr)
-        print(f"the run is kept in {job.folder}", file=sys.stderr)
+        print(where_kept(job.recording), file=sys.stderr)
     if guard.signal:
         return 128 + guard.signal
     return app.exit_code if app.return_code is None or app.goes_on or guard.is_lost else app.return_code

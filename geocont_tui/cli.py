@@ -19,7 +19,7 @@ from typer.exceptions import TyperException
 from geocont_tui import detached
 
 if TYPE_CHECKING:
-    from geocont.runs import RunSummary
+    from geocont.runs import Recording, RunSummary
 
     from geocont_tui.terminal import Settings
 
@@ -64,6 +64,13 @@ Headless = Annotated[
 Detach = Annotated[
     bool,
     typer.Option("--detach", help="Start it in the background, safe from a lost connection, and say how to watch it."),
+]
+OnDiskError = Annotated[
+    Literal["stop", "continue"],
+    typer.Option(
+        "--on-disk-error",
+        help="When the journal cannot be written (disk full, folder deleted): stop, or continue without it.",
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")]
 Theme = Annotated[
@@ -186,6 +193,7 @@ def ablate(
     detach: Detach = False,
     device: Device = "auto",
     run_dir: RunDir = None,
+    on_disk_error: OnDiskError = "stop",
     csv: Csv = None,
     json: Json = None,
     parquet: Parquet = None,
@@ -199,13 +207,14 @@ def ablate(
     Press q to leave it running or to stop it; Ctrl-C stops a headless run. `watch` shows it again, `resume` goes on.
     """
     from geocont.ablations.experiment import read, with_steps
-    from geocont.runs import create_run_folder, run_path
+    from geocont.runs import Recording, check_place, create_run_folder, run_path
 
     overrides = (*(assignments or []), *([f"seeds={seeds}"] if seeds is not None else []))
     chosen = read(experiment, overrides)
     if steps is not None:
         chosen = with_steps(chosen, steps)
     is_on_screen = not detach and _is_on_screen(headless)
+    check_place(run_dir)
     _check_targets(csv, json, parquet)
 
     from geocont.ablations.crew import train
@@ -217,16 +226,17 @@ def ablate(
     # What can be refused is refused here: the job itself checks the data and the device before its first event.
     with closing(Begun(train(chosen, device, folder, _say))) as events:
         create_run_folder(chosen, path=folder)
-        if not is_on_screen:
-            return printed.run_ablation(
-                chosen, events, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
-            )
-        settings = _prepared(theme, fps, ascii_only)
+        with Recording(events, folder, outlives_journal=on_disk_error == "continue") as recording:
+            if not is_on_screen:
+                return printed.run_ablation(
+                    chosen, recording, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
+                )
+            settings = _prepared(theme, fps, ascii_only)
 
-        from geocont_tui import app as screens
+            from geocont_tui import app as screens
 
-        code = screens.run_ablation(chosen, events, folder, settings)
-    _print_results(folder, code, csv, json, parquet, ascii_only)
+            code = screens.run_ablation(chosen, recording, settings)
+    _print_results(recording, code, csv, json, parquet, ascii_only)
     return code
 
 
@@ -273,6 +283,7 @@ def analyze(
     detach: Detach = False,
     device: Device = "auto",
     run_dir: RunDir = None,
+    on_disk_error: OnDiskError = "stop",
     csv: Csv = None,
     json: Json = None,
     parquet: Parquet = None,
@@ -294,7 +305,11 @@ def analyze(
             "--plan measures nothing that --csv or --parquet could hold", "use --json, or leave --plan out"
         )
     _check_targets(csv, json, parquet)
+
+    from geocont.runs import Recording, check_place, create_analysis_folder
+
     if not plan:
+        check_place(run_dir)
         first = "; what the hub's cache lacks is downloaded first" if download else ""
         print(f"reading the headers of {model}{first}", file=sys.stderr, flush=True)
     if is_on_screen:
@@ -303,7 +318,6 @@ def analyze(
         from geocont_tui import app as screens
 
     from geocont.analysis import analyze as analysis_of
-    from geocont.runs import create_analysis_folder
 
     from geocont_tui import headless as printed
     from geocont_tui.analysis_state import fold
@@ -333,12 +347,13 @@ def analyze(
             printed.print_plan(events, json, ascii_only or None)
             return _DONE
         folder = create_analysis_folder(model, fold(None, events.first).parameters, run_dir)
-        if not is_on_screen:
-            return printed.run_analysis(
-                model, events, folder, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
-            )
-        code = screens.run_analysis(model, events, folder, settings)
-    _print_results(folder, code, csv, json, parquet, ascii_only)
+        with Recording(events, folder, outlives_journal=on_disk_error == "continue") as recording:
+            if not is_on_screen:
+                return printed.run_analysis(
+                    model, recording, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
+                )
+            code = screens.run_analysis(model, recording, settings)
+    _print_results(recording, code, csv, json, parquet, ascii_only)
     return code
 
 
@@ -378,9 +393,11 @@ def watch(
 
     code = screens.watch_run(folder, settings)
     if code == _DONE:
+        from geocont.runs import read_events
+
         from geocont_tui.headless import write_tables
 
-        write_tables(folder, csv=csv, json=json, parquet=parquet)
+        write_tables(lambda: read_events(folder), csv=csv, json=json, parquet=parquet)
     return code
 
 
@@ -393,6 +410,7 @@ def resume(
         str | None, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
     ] = None,
     run_dir: RunDir = None,
+    on_disk_error: OnDiskError = "stop",
     csv: Csv = None,
     json: Json = None,
     parquet: Parquet = None,
@@ -405,7 +423,7 @@ def resume(
 
     On the same CPU the numbers are those of a run that was never interrupted.
     """
-    from geocont.runs import find_run, resume_run
+    from geocont.runs import Recording, find_run, resume_run
 
     folder = find_run(run, run_dir)
     asked = resume_run(folder)
@@ -424,17 +442,21 @@ def resume(
 
         parameters = asked.analysis or {}
         job = analysis_of(**(parameters if device is None else {**parameters, "device": device}), report=_say)
-    with closing(Begun(job)) as events:
+    outlives_journal = on_disk_error == "continue"
+    with (
+        closing(Begun(job)) as events,
+        Recording(events, folder, resume=True, outlives_journal=outlives_journal) as recording,
+    ):
         if not is_on_screen:
             return printed.resume_run(
-                folder, events, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
+                recording, events.first, csv=csv, json=json, parquet=parquet, ascii_only=ascii_only or None
             )
         settings = _prepared(theme, fps, ascii_only)
 
         from geocont_tui import app as screens
 
-        code = screens.resume_run(folder, events, settings)
-    _print_results(folder, code, csv, json, parquet, ascii_only)
+        code = screens.resume_run(recording, events.first, settings)
+    _print_results(recording, code, csv, json, parquet, ascii_only)
     return code
 
 
@@ -460,7 +482,7 @@ def export(
     _debug: Debug = False,
 ) -> int:
     """Write the tables of a run again, from its journal; without a place to write to, print its results."""
-    from geocont.runs import find_run
+    from geocont.runs import find_run, read_events
 
     from geocont_tui.headless import print_summary, read_state, write_tables
 
@@ -469,7 +491,7 @@ def export(
         print_summary(read_state(folder), ascii_only or None)
     else:
         _check_targets(csv, json, parquet)
-        write_tables(folder, csv=csv, json=json, parquet=parquet)
+        write_tables(lambda: read_events(folder), csv=csv, json=json, parquet=parquet)
     return _DONE
 
 
@@ -587,14 +609,14 @@ def _say(text: str) -> None:
 
 
 def _print_results(
-    folder: Path, code: int, csv: Path | None, json: Path | None, parquet: Path | None, ascii_only: bool
+    recording: "Recording", code: int, csv: Path | None, json: Path | None, parquet: Path | None, ascii_only: bool
 ) -> None:
     """Write the tables of a run that was on the screen, and print its results."""
-    from geocont_tui.headless import print_summary, read_state, write_tables
+    from geocont_tui.headless import folded, print_summary, write_tables
 
     try:
-        write_tables(folder, csv=csv, json=json, parquet=parquet)
-        print_summary(read_state(folder), ascii_only or None)
+        write_tables(recording.events, csv=csv, json=json, parquet=parquet)
+        print_summary(folded(recording.events(), recording.folder), ascii_only or None)
     except InputError as error:
         # A run that failed has said why; one that could not even begin has nothing to write.
         if code != _FAILED:

@@ -9,8 +9,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -27,7 +28,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from geocont_tui import analysis_state, detached
 from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.analysis_text import analysis_table, plan_table
-from geocont_tui.job import AnyState, Begun, Job, fold, resumed_job, watched_run
+from geocont_tui.job import AnyState, Job, fold, resumed_job, watched_run, where_kept
 from geocont_tui.plain_text import duration, in_ascii, printable, size, wrapped
 from geocont_tui.plain_text import tables as columns
 from geocont_tui.state import (
@@ -56,15 +57,14 @@ _SILENCE_SECONDS = 60.0
 
 def run_ablation(
     experiment: AnyExperiment,
-    events: Iterator[Event],
-    run_folder: Path,
+    recording: Recording,
     *,
     csv: Path | None = None,
     json: Path | None = None,
     parquet: Path | None = None,
     ascii_only: bool | None = None,
 ) -> int:
-    """Pull the training of `experiment`, keep it in `run_folder`, print its results and write the tables asked for.
+    """Pull the training of `experiment`, print its results and write the tables asked for.
 
     SIGINT and SIGTERM end the run in order: the journal is closed, and what there is by then is printed and written. A
     second one ends the process at once. A terminal that goes away does not end it.
@@ -75,14 +75,13 @@ def run_ablation(
     Raises:
         GeocontError: the job, or writing the results, failed. What there is has been printed and written by then.
     """
-    job = _job(Recording(events, run_folder), planned(experiment, ""))
+    job = _job(recording, planned(experiment, ""))
     return _run(job, experiment.name, csv, json, parquet, ascii_only)
 
 
 def run_analysis(
     model: str,
-    events: Iterator[Event],
-    run_folder: Path,
+    recording: Recording,
     *,
     csv: Path | None = None,
     json: Path | None = None,
@@ -90,21 +89,21 @@ def run_analysis(
     ascii_only: bool | None = None,
 ) -> int:
     """As `run_ablation`, for the analysis of `model`."""
-    job = _job(Recording(events, run_folder), analysis_state.opening(model))
+    job = _job(recording, analysis_state.opening(model))
     return _run(job, model, csv, json, parquet, ascii_only)
 
 
 def resume_run(
-    run_folder: Path,
-    events: Begun,
+    recording: Recording,
+    first: Event,
     *,
     csv: Path | None = None,
     json: Path | None = None,
     parquet: Path | None = None,
     ascii_only: bool | None = None,
 ) -> int:
-    """As `run_ablation`, for a run that goes on, from the events of the job that does."""
-    job = resumed_job(run_folder, events)
+    """As `run_ablation`, for a run that goes on; `first` is the first event of the job that does."""
+    job = resumed_job(recording, first)
     return _run(job, _name(job.snapshot.state), csv, json, parquet, ascii_only)
 
 
@@ -133,7 +132,8 @@ def watch_run(
         job.run(lambda: guard.signal is not None or guard.is_lost, display.show)
     if guard.signal is not None or guard.is_lost:
         return 128 + (guard.signal or signal.SIGHUP)
-    failure = _print_and_write(job.snapshot.state, run_folder, csv, json, parquet, ascii_only)
+    events = partial(read_events, run_folder)
+    failure = _print_and_write(job.snapshot.state, events, csv, json, parquet, ascii_only)
     if failure is not None:
         raise failure
     codes = {"done": ExitCode.DONE, "failed": ExitCode.FAILED}
@@ -163,10 +163,10 @@ def _run(
     state = job.snapshot.state
     failure = job.error
     if job.has_begun:
-        failure = _print_and_write(state, folder, csv, json, parquet, ascii_only, failure)
+        failure = _print_and_write(state, job.recording.events, csv, json, parquet, ascii_only, failure)
     done = f"{state.progress:.0%} done" if job.has_begun else "nothing done"
     is_stopped = state.status == "stopped"
-    _say(f"{f'interrupted, {done}; ' if is_stopped else ''}the run is kept in {folder}")
+    _say(f"{f'interrupted, {done}; ' if is_stopped else ''}{where_kept(job.recording)}")
     if failure is not None:
         raise failure
     if guard.signal is not None:
@@ -176,7 +176,7 @@ def _run(
 
 def _print_and_write(
     state: State,
-    run_folder: Path,
+    events: Callable[[], Iterator[Event]],
     csv: Path | None,
     json: Path | None,
     parquet: Path | None,
@@ -185,7 +185,7 @@ def _print_and_write(
 ) -> GeocontError | None:
     """Write the tables and print the results, both whatever happens; what went wrong first."""
     try:
-        write_tables(run_folder, csv=csv, json=json, parquet=parquet)
+        write_tables(events, csv=csv, json=json, parquet=parquet)
     except GeocontError as error:
         failure = _first(failure, error)
     try:
@@ -218,8 +218,13 @@ def _first(failure: GeocontError | None, error: GeocontError) -> GeocontError:
 
 def read_state(run_folder: Path) -> State:
     """The state of a run as its journal has it. Raises InputError as `read_events` does, and if it is empty."""
+    return folded(read_events(run_folder), run_folder)
+
+
+def folded(events: Iterator[Event], run_folder: Path) -> State:
+    """The state of the run in `run_folder` after `events`. Raises InputError if there are none."""
     state: State | None = None
-    for event in read_events(run_folder):
+    for event in events:
         state = fold(state, event)
     if state is None:
         raise InputError(f"the journal in {run_folder} is empty", "give a run that has started")
@@ -227,16 +232,20 @@ def read_state(run_folder: Path) -> State:
 
 
 def write_tables(
-    run_folder: Path, *, csv: Path | None = None, json: Path | None = None, parquet: Path | None = None
+    events: Callable[[], Iterator[Event]],
+    *,
+    csv: Path | None = None,
+    json: Path | None = None,
+    parquet: Path | None = None,
 ) -> None:
-    """Write the tables of a run, from its journal, to the places given; say on stderr which files they are.
+    """Write the tables of a run, from what `events` reads, to the places given; say on stderr which files they are.
 
     Raises:
         InputError: the journal cannot be read or a table not written.
     """
     if csv is None and json is None and parquet is None:
         return
-    found = tables.tables(read_events(run_folder))
+    found = tables.tables(events())
     written: list[Path] = []
     if csv is not None:
         written += tables.write_csv(found, csv)

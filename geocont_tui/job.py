@@ -335,19 +335,20 @@ def analysis_job(model: str, recording: Recording) -> Job[AnalysisState]:
     return Job(recording, analysis_state.opening(model), analysis_state.fold, analysis_state.findings)
 
 
-def resumed_job(folder: Path, events: Begun) -> Job[AnyState]:
-    """The job of going on with an interrupted run: `events` are those of the job that does.
+def resumed_job(recording: Recording, first: Event) -> Job[AnyState]:
+    """The job of going on with an interrupted run: `recording` resumes it, `first` is the first event of what does.
 
     Raises:
-        InputError, JobError: the journal cannot be read or gone on with.
+        InputError: the journal cannot be read.
     """
+    folder = recording.folder
     state: AnyState | None = None
     if (folder / JOURNAL).exists():
         for event in thinned_events(folder):
             state = fold(state, event)
     # Whatever ended it before.
-    begun = fold(None, events.first) if state is None else replace(state, problem=None, remedy=None)
-    return Job(Recording(events, folder, resume=True), replace(begun, status="starting"), fold, findings)
+    begun = fold(None, first) if state is None else replace(state, problem=None, remedy=None)
+    return Job(recording, replace(begun, status="starting"), fold, findings)
 
 
 def watched_run(folder: Path) -> WatchedRun[AnyState]:
@@ -363,6 +364,13 @@ def watched_run(folder: Path) -> WatchedRun[AnyState]:
             f"the journal in {folder} is empty", f"start the run again: `geocont-tui resume {folder.name}`"
         )
     return WatchedRun(folder, events, fold(None, first), fold, findings)
+
+
+def where_kept(recording: Recording) -> str:
+    """Where a run that is over is kept, or how much of it."""
+    if recording.lost is not None:
+        return f"the run is kept in part only: {recording.lost}"
+    return f"the run is kept in {recording.folder}"
 
 
 def fold(state: AnyState | None, event: Event) -> AnyState:

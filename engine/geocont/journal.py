@@ -53,7 +53,12 @@ def read_events(folder: Path) -> Iterator[Event]:
             its number).
     """
     with _opened(folder) as file:
-        yield from _decoded(_Lines(folder, file).new())
+        yield from events_in(file, folder)
+
+
+def events_in(content: BinaryIO, folder: Path) -> Iterator[Event]:
+    """The events that the content of the journal in `folder` holds. Raises InputError for a damaged line."""
+    yield from _decoded(_Lines(folder, content).new())
 
 
 def thinned_events(folder: Path, probes: int = _SHOWN_PROBES) -> Iterator[Event]:

@@ -8,6 +8,7 @@ was shown can be read again. A torn last line (a crash, a power cut) is dropped 
 
 import difflib
 import errno
+import os
 import re
 import secrets
 import string
@@ -17,6 +18,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from io import BytesIO
+from itertools import chain
 from os import fstat, fsync
 from pathlib import Path
 from time import time
@@ -48,7 +51,7 @@ from geocont.events import (
     RunResumed,
     RunStarted,
 )
-from geocont.journal import JOURNAL, Journaled, journaled, key, thinned_events
+from geocont.journal import JOURNAL, Journaled, events_in, journaled, key, thinned_events
 from geocont.journal import follow as follow
 from geocont.journal import read_events as read_events
 from geocont.run_lock import RunLock, holder
@@ -68,6 +71,18 @@ _REMEDIES = {
     errno.ENOTDIR: "choose a folder, not a file, with --run-dir",
     errno.ENOENT: "keep the run's folder in place while it runs",
 }
+
+# Where no run can be kept, whatever the disk has room for.
+_WRONG_PLACES = (
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.ENOENT,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+)
 
 State = Literal["live", "paused", "done", "stopped", "failed", "interrupted", "unreadable"]
 
@@ -118,6 +133,23 @@ def run_path(name: str, parent: Path | None = None) -> Path:
     return (runs_folder() if parent is None else parent) / f"{stamp}_{safe_name}_{suffix}"
 
 
+def check_place(parent: Path | None = None) -> None:
+    """See whether a run could be kept in `parent` (default: `runs_folder()`), before anything long is begun for it.
+
+    Raises:
+        InputError: no folder can be made there.
+    """
+    folder = (runs_folder() if parent is None else parent).absolute()
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        number = errno.ENOTDIR if not there.is_dir() else 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
+        if number:
+            raise OSError(number, os.strerror(number))
+    except OSError as error:
+        failure = _disk_error(f"the run's folder cannot be made in {folder}", error)
+        raise InputError(str(failure), failure.remedy) from None
+
+
 def create_run_folder(experiment: AnyExperiment, parent: Path | None = None, *, path: Path | None = None) -> Path:
     """Make a folder for a run and write experiment.toml, from which `experiment.read` gives an equal experiment.
 
@@ -127,7 +159,8 @@ def create_run_folder(experiment: AnyExperiment, parent: Path | None = None, *, 
         path: the folder itself, from `run_path`; by default it is named after the experiment.
 
     Raises:
-        JobError: the folder or the file cannot be written.
+        InputError: it cannot be made there (no folder, read-only, not allowed).
+        JobError: the folder or the file cannot be written for another reason (the disk is full).
     """
     return _create(path or run_path(experiment.name, parent), _EXPERIMENT, msgspec.to_builtins(experiment))
 
@@ -143,7 +176,8 @@ def create_analysis_folder(model: str, parameters: Mapping[str, Any], parent: Pa
         parent: the folder to make it in; made if missing. Default: `runs_folder()`.
 
     Raises:
-        JobError: the folder or the file cannot be written.
+        InputError: it cannot be made there (no folder, read-only, not allowed).
+        JobError: the folder or the file cannot be written for another reason (the disk is full).
     """
     parts = [part for part in re.split(r"[/\\]+", model) if part.strip(". ")]
     return _create(run_path(parts[-1] if parts else "model", parent), _ANALYSIS, parameters)
@@ -178,7 +212,10 @@ def _create(folder: Path, file_name: str, content: Mapping[str, Any]) -> Path:
             folder.rmdir()
             raise
     except OSError as error:
-        raise _disk_error(f"the run's folder {folder} cannot be written", error) from None
+        failure = _disk_error(f"the run's folder {folder} cannot be written", error)
+        if error.errno in _WRONG_PLACES:
+            raise InputError(str(failure), failure.remedy) from None
+        raise failure from None
     return folder
 
 
@@ -241,11 +278,19 @@ class Recording(Iterator[Event]):
     error.log of the folder. KeyboardInterrupt and SystemExit go on as they are, after a RunFinished with status
     "stopped".
 
+    A journal that cannot be written any more (a full disk, a folder that was deleted) ends the run, or with
+    `outlives_journal` only the journal, which stays as it is up to the last whole line. Then a warning says so, and
+    what comes is kept in memory until the process ends.
+
     Args:
         events: the job, a generator. Closed in every case, when the run ends for whatever reason.
         folder: the run's folder, from `create_run_folder`. Its lock is held until the run ends.
         resume: go on with the journal that is there. A torn last line is cut off. The job's first event becomes
             RunContinued, what is journaled already is neither journaled nor handed out again, and `elapsed` goes on.
+        outlives_journal: go on without the journal where it cannot be written any more.
+
+    Attributes:
+        lost: why there is no journal any more, and where it ends; None while there is one.
 
     Raises:
         InputError: the folder holds a journal already, or with `resume` that of another job or of one that is done;
@@ -253,13 +298,19 @@ class Recording(Iterator[Event]):
         JobError: the journal cannot be written. It is intact up to the last event that was handed out.
     """
 
-    def __init__(self, events: Iterator[Event], folder: Path, *, resume: bool = False) -> None:
+    def __init__(
+        self, events: Iterator[Event], folder: Path, *, resume: bool = False, outlives_journal: bool = False
+    ) -> None:
         self.folder = folder
         self.finished: RunFinished | None = None
+        self.lost: str | None = None
+        self._outlives_journal = outlives_journal
+        self._in_memory = _InMemory()
         self._events = events
         self._journal_path = folder / JOURNAL
         self._encoder = msgspec.json.Encoder()
         self._lock = threading.RLock()
+        self._has_begun = False
         self._notices: list[Event] = []
         self._run_lock = RunLock(folder)
         try:
@@ -274,11 +325,25 @@ class Recording(Iterator[Event]):
         if not self._run_lock.is_supported:
             text = f"{folder} is on a file system without locks: nothing tells other processes that this one writes it"
             self._notices.append(Message(level="warning", text=text, time=time()))
+        if outlives_journal:
+            text = "if the journal cannot be written any more, the run goes on without it (--on-disk-error continue)"
+            self._notices.append(Message(level="info", text=text, time=time()))
+
+    def events(self) -> Iterator[Event]:
+        """The events of the run so far, from the journal; where that is lost, from what is kept in memory.
+
+        Raises:
+            InputError: as `read_events` does.
+        """
+        if self.lost is None:
+            return read_events(self.folder)
+        return self._in_memory.events(self.folder, self.finished)
 
     def _open(self, resume: bool) -> None:
         """Open the journal where its last whole line ends."""
         try:
-            self._journal = self._journal_path.open("ab", buffering=0)
+            # For reading too: what is written can be read back when the folder has been deleted.
+            self._journal = self._journal_path.open("a+b", buffering=0)
         except OSError as error:
             raise _disk_error(f"the journal {self._journal_path} cannot be written", error) from None
         status = fstat(self._journal.fileno())
@@ -302,7 +367,7 @@ class Recording(Iterator[Event]):
                 event, line = self._pull()
                 while line is None:
                     event, line = self._pull()
-                self._append(line)
+                self._append(event, line)
                 if isinstance(event, RunFinished):
                     self._close_journal(event)
             except (KeyboardInterrupt, SystemExit):
@@ -320,7 +385,7 @@ class Recording(Iterator[Event]):
         """
         with self._lock:
             if self.finished is None:
-                self._append(self._encoder.encode(event) + b"\n")
+                self._append(event, self._encoder.encode(event) + b"\n")
 
     def stop(self) -> RunFinished:
         """Close the job, journal a RunFinished with status "stopped" and return it. After the end: the end that was.
@@ -360,8 +425,8 @@ class Recording(Iterator[Event]):
         No line: the event is journaled already.
         """
         try:
-            if self._notices and self._written:
-                event = self._notices.pop()
+            if self._notices and self._has_begun:
+                event = self._notices.pop(0)
                 return event, self._encoder.encode(event) + b"\n"
             try:
                 event = next(self._events)
@@ -399,11 +464,15 @@ class Recording(Iterator[Event]):
         return failure
 
     def _end(self, event: RunFinished) -> None:
-        self._append(self._encoder.encode(event) + b"\n")
+        self._append(event, self._encoder.encode(event) + b"\n")
         self._close_journal(event)
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, event: Event, line: bytes) -> None:
         """Write a whole line, or leave the journal as it was."""
+        self._has_begun = True
+        if self.lost is not None:
+            self._in_memory.add(event)
+            return
         try:
             rest = memoryview(line)
             while rest:
@@ -413,7 +482,8 @@ class Recording(Iterator[Event]):
             self._written += len(line)
         except OSError as error:
             self._truncate()
-            raise self._give_up(error) from None
+            self._lose(error)
+            self._in_memory.add(event)
         except BaseException:
             self._truncate()
             raise
@@ -425,6 +495,9 @@ class Recording(Iterator[Event]):
 
     def _close_journal(self, event: RunFinished) -> None:
         self.finished = event
+        if self.lost is not None:
+            self._run_lock.release()
+            return
         try:
             # A pipe or a device has nothing to sync.
             try:
@@ -434,8 +507,26 @@ class Recording(Iterator[Event]):
                     raise
             self._journal.close()
         except OSError as error:
-            raise self._give_up(error) from None
+            self._lose(error)
         self._run_lock.release()
+
+    def _lose(self, error: OSError) -> None:
+        """Go on without the journal, if that is wanted, and what it holds can still be read; else end the run."""
+        if not self._outlives_journal:
+            raise self._give_up(error) from None
+        try:
+            self._journal.seek(0)
+            content = self._journal.read(self._written)
+            where = _reached(events_in(BytesIO(content), self.folder))
+        except (OSError, InputError):
+            raise self._give_up(error) from None
+        with suppress(OSError):
+            self._journal.close()
+        self._in_memory.content = content
+        failure = _disk_error(f"the journal {self._journal_path} cannot be written", error)
+        self.lost = f"{failure}; it ends {where}"
+        text = f"{self.lost}; the run goes on, and what comes can be written as tables until the program ends"
+        self._notices.append(Message(level="warning", text=text, time=time()))
 
     def _give_up(self, error: OSError) -> JobError:
         """End the run because the journal cannot be written."""
@@ -461,6 +552,50 @@ class Recording(Iterator[Event]):
         except OSError as failure:
             return f"the traceback could not be kept ({log}: {failure.strerror}); the journal up to there is complete"
         return f"see the traceback in {log}; the journal up to there is complete"
+
+
+class _InMemory:
+    """What a run has given whose journal is lost: its `content` by then, and the events since."""
+
+    def __init__(self) -> None:
+        self.content = b""
+        self._events: list[Event] = []
+        # Of the heartbeats, which are most of all events, only what the latest of each network say.
+        self._progress: Progress | AnalysisProgress | None = None
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Progress():
+                before = self._progress.networks if isinstance(self._progress, Progress) else ()
+                latest = {(network.variant, network.seed): network for network in (*before, *event.networks)}
+                self._progress = msgspec.structs.replace(event, networks=tuple(latest.values()))
+            case AnalysisProgress():
+                self._progress = event
+            case RunFinished():
+                pass
+            case _:
+                self._events.append(event)
+
+    def events(self, folder: Path, finished: RunFinished | None) -> Iterator[Event]:
+        last = [event for event in (self._progress, finished) if event is not None]
+        return chain(events_in(BytesIO(self.content), folder), tuple(self._events), last)
+
+
+def _reached(events: Iterator[Event]) -> str:
+    """Where the events of a run end, in words."""
+    progress: _Networks | _Matrices | None = None
+    for event in events:
+        match event:
+            case RunStarted():
+                progress = _Networks(event)
+            case AnalysisStarted():
+                progress = _Matrices(event)
+            case _ if progress is not None:
+                progress.add(event)
+    if progress is None:
+        return "before the run has begun"
+    unit = "network-steps" if isinstance(progress, _Networks) else "matrices"
+    return f"after {progress.done:,} of {progress.planned:,} {unit}"
 
 
 def _continued(event: Event, started: RunStarted | AnalysisStarted, elapsed: float) -> Event:

@@ -189,7 +189,7 @@ class AblationScreen(RunScreen):
                 title=f"ablate {state.experiment.name}",
                 device=state.device,
                 sign=SIGNS[self._phase],
-                state=WORDS.get(self._phase, self._phase),
+                state=self._with_journal(WORDS.get(self._phase, self._phase)),
                 elapsed=None if self._phase == "starting" else state.elapsed,
                 eta=state.eta if self._phase == "running" else None,
                 done=f"{state.steps_planned - state.steps_left:,} of {state.steps_planned:,} steps",

@@ -222,7 +222,7 @@ class AnalysisScreen(RunScreen):
                 title=f"analyze {state.model}{revision}",
                 device=state.device,
                 sign=SIGNS[self._phase],
-                state="reading the headers" if self._phase == "starting" else self._phase,
+                state=self._with_journal("reading the headers" if self._phase == "starting" else self._phase),
                 elapsed=None if self._phase == "starting" else state.elapsed,
                 eta=state.eta if self._phase == "running" else None,
                 done=f"{state.over:,} of {state.planned:,} matrices  {read}" if state.rows else "",

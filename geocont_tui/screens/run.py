@@ -131,6 +131,7 @@ class RunScreen(Screen[None]):
         self._pane = pane
         self._zoomed = False
         self._failure_shown = False
+        self._is_journal_lost = False
         self._is_composed = False
 
     def on_mount(self) -> None:
@@ -252,6 +253,17 @@ class RunScreen(Screen[None]):
         fits = cell_len(message.text) <= self.size.width - 2
         self.query_one("#keys", KeyLine).say(message.text if fits or not brief else f"{brief}; {self.LOG_KEY}: log")
         self._repaint()
+
+    def lose_journal(self) -> None:
+        """Show from now on that what comes is not journaled; the run itself says why."""
+        if not self._is_journal_lost and self._is_composed:
+            self._is_journal_lost = True
+            self._kept = ""
+            self.query_one("#keys", KeyLine).say(f"the journal cannot be written any more; {self.LOG_KEY}: log")
+
+    def _with_journal(self, doing: str) -> str:
+        """What the run does, and that it has no journal any more."""
+        return f"{doing}, journal lost" if self._is_journal_lost else doing
 
     def _idle_keys(self) -> frozenset[str]:
         """Ids of keys that do nothing in this run."""

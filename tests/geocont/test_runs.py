@@ -1,6 +1,7 @@
 """The run on disk: what is journaled, what happens when the job or the disk fails, and finding runs again."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from geocont.events import (
     RunFinished,
     RunStarted,
 )
+from geocont.run_lock import holder
 from geocont.runs import (
     Recording,
     create_analysis_folder,
@@ -54,6 +56,7 @@ STARTED = RunStarted(
     time=1000.5,
 )
 DONE = RunFinished(status="done", time=1002.0, elapsed=1.5)
+OVER = NetworkFinished(variant="a", seed=0, step=10, test_loss=0.5, test_accuracy=0.9)
 
 
 def progress(step: int, seed: int = 0, elapsed: float = 0.5) -> Progress:
@@ -136,7 +139,7 @@ def test_experiment_file_reads_back_equal(tmp_path):
 
 def test_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(JobError, match="Not a directory") as caught:
+    with pytest.raises(InputError, match="Not a directory") as caught:
         create_run_folder(EXPERIMENT, tmp_path / "file")
     assert str(tmp_path / "file") in str(caught.value)
     assert "--run-dir" in caught.value.remedy
@@ -399,6 +402,89 @@ def test_a_folder_deleted_during_the_run(tmp_path):
     with pytest.raises(JobError, match="deleted") as caught:
         next(recording)
     assert str(folder) in str(caught.value)
+    assert job.closed
+
+
+def removed(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def test_a_run_that_outlives_its_deleted_folder(tmp_path):
+    folder = create_run_folder(EXPERIMENT, tmp_path)
+    before = [STARTED, progress(1), progress(2, seed=1)]
+    given = [*before, progress(4), progress(5), progress(6, seed=1), OVER, DONE]
+    recording = Recording(Job(*given), folder, outlives_journal=True)
+    handed_out = [next(recording) for _ in range(4)]
+    assert recording.lost is None
+    removed(folder)
+    handed_out += list(recording)
+    # What it will do is said at the beginning, and what it has done when it comes to that.
+    said = [event for event in handed_out if isinstance(event, Message)]
+    assert [message.level for message in said] == ["info", "warning"]
+    assert "deleted" in said[1].text
+    assert "it ends after 3 of 40 network-steps" in said[1].text
+    assert said[1].text.startswith(recording.lost)
+    assert [event for event in handed_out if not isinstance(event, Message)] == given
+    assert recording.finished == DONE
+    # Everything can be read again, but of the heartbeats since only where each network is.
+    *found, last, end = recording.events()
+    assert [event for event in found if not isinstance(event, Message)] == [*before, OVER]
+    assert {(network.seed, network.step) for network in last.networks} == {(0, 5), (1, 6)}
+    assert end == DONE
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("outlives", [True, False])
+def test_a_disk_that_cannot_be_written_any_more_keeps_what_it_has(tmp_path, number, outlives):
+    recording = Recording(Job(STARTED, progress(1), progress(2), DONE), tmp_path, outlives_journal=outlives)
+    count = 3 if outlives else 2
+    before = [next(recording) for _ in range(count)]
+
+    class Broken(io.FileIO):
+        def write(self, data):
+            # Half a line gets there, as on a disk that is full.
+            if len(data) > 40:
+                return super().write(data[:40])
+            raise OSError(number, os.strerror(number))
+
+    recording._journal.close()
+    recording._journal = Broken(tmp_path / "events.jsonl", "a+")
+    if outlives:
+        rest = list(recording)
+        assert rest[-1] == DONE
+        assert list(recording.events())[: count + 1] == [*before, rest[1]]
+        assert os.strerror(number) in recording.lost
+    else:
+        with pytest.raises(JobError, match=os.strerror(number)):
+            next(recording)
+    assert journal(tmp_path) == before
+    assert (tmp_path / "events.jsonl").read_bytes().endswith(b"\n")
+    assert holder(tmp_path) is None
+
+
+def test_a_run_that_outlives_a_sync_that_fails_at_its_end(tmp_path, monkeypatch):
+    def broken(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(runs, "fsync", broken)
+    recording = Recording(Job(STARTED, DONE), tmp_path, outlives_journal=True)
+    assert list(recording)[-1] == DONE
+    assert recording.finished == DONE
+    assert "Input/output error" in recording.lost
+    assert holder(tmp_path) is None
+
+
+def test_a_journal_that_cannot_be_read_back_either_ends_the_run(tmp_path):
+    job = Job(STARTED, progress(1), progress(2), DONE)
+    recording = Recording(job, tmp_path, outlives_journal=True)
+    next(recording)
+    recording._journal.truncate(0)
+    (tmp_path / "events.jsonl").unlink()
+    with pytest.raises(JobError, match="deleted"):
+        next(recording)
     assert job.closed
 
 

@@ -13,7 +13,7 @@ import synthetic_analysis
 from geocont import chance
 from geocont.errors import InputError, JobError
 from geocont.events import AnalysisStarted, Event, RunFinished
-from geocont.runs import read_events
+from geocont.runs import Recording, read_events
 from rich.cells import cell_len
 
 from geocont_tui import analysis_state, doctor, headless
@@ -173,7 +173,7 @@ def test_a_run_prints_its_results_and_writes_its_tables(tmp_path: Path, capsys: 
     folder.mkdir()
     events = list(synthetic_analysis.events())
     targets = {"csv": tmp_path / "tables", "json": tmp_path / "all.json", "parquet": tmp_path / "pairs.parquet"}
-    assert headless.run_analysis("org/[m]", iter(events), folder, **targets) == ExitCode.DONE
+    assert headless.run_analysis("org/[m]", Recording(iter(events), folder), **targets) == ExitCode.DONE
     out, err = capsys.readouterr()
     assert out == analysis_table(folded(iter(events)))
     assert list(read_events(folder)) == events
@@ -196,7 +196,7 @@ def test_an_analysis_that_fails_still_gives_what_there_is(tmp_path: Path, capsys
         raise JobError("the connection was cut", "run it again, it goes on from there")
 
     with pytest.raises(JobError, match="cut"):
-        headless.run_analysis("m", cut(), tmp_path, csv=tmp_path / "tables")
+        headless.run_analysis("m", Recording(cut(), tmp_path), csv=tmp_path / "tables")
     out, _ = capsys.readouterr()
     assert {row["pairs"] for row in cells(out)} == {"15 of 31"}
     assert "failed after" in out

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,8 @@ def test_without_a_screen_it_hands_over_to_headless(monkeypatch: pytest.MonkeyPa
         devices.append(device)
         return synthetic.events()
 
-    def run(experiment: Any, events: Iterator[Event], folder: Path, **named: Any) -> int:
-        calls.append((experiment, next(events), folder, named))
+    def run(experiment: Any, recording: runs.Recording, **named: Any) -> int:
+        calls.append((experiment, next(recording), recording.folder, named))
         return 7
 
     monkeypatch.setattr(crew, "train", train)
@@ -284,13 +285,14 @@ def test_with_a_screen_it_hands_over_to_the_app_and_prints_what_came_out(
 ) -> None:
     seen: list[terminal.Settings] = []
 
-    def show(_experiment: Any, _events: Any, folder: Path, settings: terminal.Settings) -> int:
+    def show(_experiment: Any, recording: runs.Recording, settings: terminal.Settings) -> int:
         seen.append(settings)
-        with runs.Recording(synthetic.events(until=1.0 if status == "done" else 0.5), folder) as recording:
-            for _, _event in zip(range(400 if status == "done" else 40), recording, strict=False):
-                pass
+        for _ in recording if status == "done" else islice(recording, 40):
+            pass
+        recording.close()
         return code
 
+    monkeypatch.setattr(crew, "train", lambda *_: synthetic.events())
     monkeypatch.setattr(terminal, "has_screen", lambda: True)
     monkeypatch.setitem(sys.modules, "geocont_tui.app", types.SimpleNamespace(run_ablation=show))
     monkeypatch.setattr("geocont_tui.app", types.SimpleNamespace(run_ablation=show), raising=False)
@@ -401,11 +403,10 @@ def test_a_model_that_is_refused_keeps_no_run(
 def test_an_analysis_on_a_screen_is_handed_to_the_app(
     analyses: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def show(model: str, events: Iterator[Event], folder: Path, settings: terminal.Settings) -> int:
+    def show(model: str, recording: runs.Recording, settings: terminal.Settings) -> int:
         assert (model, settings.dark) == ("org/[m]", False)
-        with runs.Recording(events, folder) as recording:
-            for _ in recording:
-                pass
+        for _ in recording:
+            pass
         return 0
 
     monkeypatch.setattr(terminal, "has_screen", lambda: True)

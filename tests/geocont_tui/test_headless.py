@@ -18,7 +18,7 @@ from geocont.ablations import crew
 from geocont.ablations.experiment import Experiment
 from geocont.errors import InputError, JobError
 from geocont.events import Alignment, Event, NetworkDiverged, Probe, RunFinished, RunStarted
-from geocont.runs import RunSummary, read_events
+from geocont.runs import Recording, RunSummary, read_events
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -244,7 +244,7 @@ def test_a_run_that_ends_well(train: Callable[..., None], tmp_path: Path, capsys
     events = journaled(synthetic.events())
     train(*events)
     targets = {"csv": tmp_path / "tables", "json": tmp_path / "all.json", "parquet": tmp_path / "training.parquet"}
-    assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, **targets) == ExitCode.DONE
+    assert run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path), **targets) == ExitCode.DONE
     out, err = capsys.readouterr()
     assert out == summary_table(folded(events)), "stdout has the results and nothing else"
     assert list(read_events(tmp_path)) == events
@@ -270,7 +270,7 @@ def test_progress_says_how_far_how_fast_and_how_long(
     train: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(*synthetic.events())
-    run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
+    run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path))
     assert re.search(r"^ *\d+%  [\d,]+ of 18,000 network-steps  412/s  \d+ s left$", capsys.readouterr().err, re.M)
 
 
@@ -285,7 +285,7 @@ def test_a_slow_run_says_something_every_minute(
 
     *started, progress = first(0.0)
     train(*started, *([ten_seconds, progress] * 31), RunFinished(status="done", time=0.0))
-    run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
+    run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path))
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  0%  ")]
     assert 4 <= len(lines) <= 5
 
@@ -295,7 +295,7 @@ def test_what_diverges_is_said_at_once(
 ) -> None:
     diverged = NetworkDiverged(variant=NAMES[-1], seed=1, step=77, reason="the loss is not finite")
     train(*first(0.4), diverged, RunFinished(status="done", time=0.0))
-    assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path) == ExitCode.DONE
+    assert run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path)) == ExitCode.DONE
     out, err = capsys.readouterr()
     assert f"warning: {NAMES[-1]}, seed 1, diverged at step 77: the loss is not finite\n" in err
     assert "diverged at step 77 (1 of 3)" in out
@@ -309,7 +309,7 @@ def test_a_run_that_fails_still_gives_what_there_is(
 
     train(*first(0.4), fail)
     with pytest.raises(JobError, match="out of memory") as caught:
-        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, csv=tmp_path / "t")
+        run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path), csv=tmp_path / "t")
     assert str(tmp_path / "error.log") in caught.value.remedy
     assert "RuntimeError" in (tmp_path / "error.log").read_text()
     out, err = capsys.readouterr()
@@ -331,7 +331,7 @@ def test_a_run_that_cannot_begin_prints_no_table(
 
     train(refuse)
     with pytest.raises(InputError, match="no such device"):
-        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path)
+        run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path))
     assert capsys.readouterr().out == ""
 
 
@@ -342,7 +342,7 @@ def test_tables_that_cannot_be_written_fail_the_run_after_the_results(
     train(*events)
     (tmp_path / "file").touch()
     with pytest.raises(JobError, match="file"):
-        run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, csv=tmp_path / "file" / "tables")
+        run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path), csv=tmp_path / "file" / "tables")
     assert capsys.readouterr().out == summary_table(folded(events))
 
 
@@ -359,7 +359,9 @@ def test_a_signal_ends_the_run_in_order(
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     events = first(0.4)
     train(*events, lambda: signal.raise_signal(number), events[-1], *events)
-    assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path, json=tmp_path / "t.json") == code
+    assert (
+        run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path), json=tmp_path / "t.json") == code
+    )
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     out, err = capsys.readouterr()
     assert cells(out) == cells(summary_table(folded(events)))
@@ -397,7 +399,7 @@ def test_an_ignored_signal_stays_ignored(train: Callable[..., None], tmp_path: P
     train(*first(0.4), lambda: signal.raise_signal(signal.SIGINT), RunFinished(status="done", time=0.0))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert run_ablation(EXPERIMENT, crew.train(EXPERIMENT, "cpu"), tmp_path) == ExitCode.DONE
+        assert run_ablation(EXPERIMENT, Recording(crew.train(EXPERIMENT, "cpu"), tmp_path)) == ExitCode.DONE
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -421,10 +423,11 @@ import sys
 from pathlib import Path
 import synthetic
 from geocont.errors import GeocontError
+from geocont.runs import Recording
 from geocont_tui.headless import run_ablation
 def main():
     try:
-        return run_ablation(synthetic.experiment(), synthetic.events(), Path(sys.argv[1]))
+        return run_ablation(synthetic.experiment(), Recording(synthetic.events(), Path(sys.argv[1])))
     except GeocontError as error:
         print("error:", error, file=sys.stderr)
         print("try:", error.remedy, file=sys.stderr)

@@ -1,26 +1,16 @@
 """A run that no terminal can end: started detached; watched, paused and stopped from others; gone on with."""
 
-import fcntl
 import os
-import pty
-import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-import pytest
-from geocont.events import Event, Probe, RunContinued, RunFinished, RunPaused, RunResumed
+from geocont.events import Probe, RunContinued, RunFinished, RunPaused, RunResumed
 from geocont.run_lock import holder
+from program import PATIENCE, command, journal, wait_for
 
-PROGRAM = [sys.executable, "-P", "-m", "geocont_tui"]
-PATIENCE = 30.0
 # Far more steps than anybody waits for.
 EXPERIMENT = """
 name = "long"
@@ -31,80 +21,10 @@ variants = [{name = "with"}, {name = "without", residual = false}]
 """
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def journal(folder: Path) -> list[Event]:
-    lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
-    return [msgspec.json.decode(line, type=Event) for line in lines if line.endswith(b"\n")]
-
-
 def grows(folder: Path) -> None:
     """Until there are new measurements."""
     count = sum(isinstance(event, Probe) for event in journal(folder))
     wait_for(lambda: sum(isinstance(event, Probe) for event in journal(folder)) > count)
-
-
-class Screen:
-    """The program on a terminal of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.parent, child = pty.openpty()
-        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.written = b""
-        self.process = subprocess.Popen(
-            [*PROGRAM, *arguments],
-            stdin=child,
-            stdout=child,
-            stderr=child,
-            env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(child)
-
-    def read_until(self, text: str) -> None:
-        """Read until `text` is written, anew."""
-        deadline = time.monotonic() + PATIENCE
-        while text.encode() not in self.written:
-            assert time.monotonic() < deadline, self.written[-2000:]
-            if select.select([self.parent], [], [], 0.1)[0]:
-                try:
-                    self.written += os.read(self.parent, 65536)
-                except OSError:
-                    assert text.encode() in self.written, self.written[-2000:]
-        self.written = self.written[self.written.rindex(text.encode()) :]
-
-    def press(self, keys: str) -> None:
-        os.write(self.parent, keys.encode())
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.parent)
-
-
-@pytest.fixture
-def screen() -> Iterator[Callable[..., Screen]]:
-    opened: list[Screen] = []
-
-    def start(*arguments: str) -> Screen:
-        opened.append(Screen(*arguments))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.close()
 
 
 @contextmanager

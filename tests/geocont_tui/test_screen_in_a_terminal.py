@@ -50,6 +50,7 @@ def train():
 # Whether or not the tests themselves run under nohup.
 signal.signal(signal.SIGHUP, signal.SIG_IGN if "nohup" in sys.argv else signal.SIG_DFL)
 
+from geocont.runs import Recording
 from geocont_tui import app
 if "flood" in sys.argv:
     # More than Textual's queue of writes and the line hold: its loop blocks once nobody reads.
@@ -62,7 +63,7 @@ if "bug" in sys.argv:
         token = {SECRET!r}
         raise ZeroDivisionError("a bug in the screen")
     app.AblationScreen.paint = paint
-sys.exit(app.run_ablation(synthetic.experiment(), train(), Path(sys.argv[1]), Settings()))
+sys.exit(app.run_ablation(synthetic.experiment(), Recording(train(), Path(sys.argv[1])), Settings()))
 """
 
 

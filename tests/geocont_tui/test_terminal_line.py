@@ -206,8 +206,9 @@ def train():
         elapsed = number / {EVENTS_PER_SECOND}
         yield msgspec.structs.replace(moving[step], steps_per_second=float(number), elapsed=elapsed)
 
+from geocont.runs import Recording
 from geocont_tui import app
-sys.exit(app.run_ablation(synthetic.experiment(), train(), Path(sys.argv[1]), settings))
+sys.exit(app.run_ablation(synthetic.experiment(), Recording(train(), Path(sys.argv[1])), settings))
 """
 
 SEQUENCE = re.compile(r"\x1b\[(\??[<>]?[\d;$]*)([A-Za-z])|\x1b\[\?\d+\$p|[\n]|[^\x1b\n]+")
