@@ -83,7 +83,7 @@ class FoldedRun(Generic[State]):
         self._findings_of = judge
         self._lock = threading.Lock()
         self._judged_at = 0.0
-        self._judged_measurements = 0
+        self._judged = (0, False)
 
     @property
     def snapshot(self) -> Snapshot[State]:
@@ -102,10 +102,12 @@ class FoldedRun(Generic[State]):
     def _judge(self, at_once: bool) -> None:
         """Judge again if there are new measurements; now and then only, because it reads all of them."""
         state = self._snapshot.state
-        if state.measurements == self._judged_measurements:
+        # The end tells more than the last measurement: whether a network has done all its steps.
+        known = (state.measurements, self.over)
+        if known == self._judged:
             return
         if at_once or time.monotonic() - self._judged_at > _JUDGE_SECONDS:
-            self._judged_measurements = state.measurements
+            self._judged = known
             self._publish(replace(self._snapshot, findings=self._findings_of(state)))
             self._judged_at = time.monotonic()
 

@@ -43,7 +43,9 @@ def test_before_the_first_event_the_plan_is_shown(tmp_path):
     job.recording.close()
 
 
-def test_a_run_to_its_end_gives_the_fold_of_its_events_and_its_findings(tmp_path):
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+def test_a_run_to_its_end_gives_the_fold_of_its_events_and_its_findings(tmp_path, monkeypatch, seconds):
+    monkeypatch.setattr("geocont_tui.job._JUDGE_SECONDS", seconds)
     job = job_of(synthetic.events(), tmp_path)
     job.run()
     assert job.snapshot.state == fold_all(synthetic.events())
