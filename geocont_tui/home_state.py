@@ -9,6 +9,7 @@ A run is read again only when its journal has changed, and a long journal that g
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,11 +54,12 @@ class HomeRun:
 
 @dataclass(frozen=True)
 class Preset:
-    """A shipped experiment that can be started by name."""
+    """A shipped experiment that can be started by name. `explanation` is what its file says of it first."""
 
     name: str
     description: str
     networks: int
+    explanation: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,14 @@ def presets() -> Iterator[Preset]:
     """The shipped experiments, the default one first."""
     for name in sorted(experiment.presets(), key=lambda name: (name != "mlp", name)):
         found = experiment.read(name)
-        yield Preset(name, found.description, len(found.networks))
+        text = (experiment.presets_folder() / f"{name}.toml").read_text("utf-8")
+        yield Preset(name, found.description, len(found.networks), _first_paragraph(text))
+
+
+def _first_paragraph(text: str) -> str:
+    """The comment that a file begins with, up to its first empty line, as one line."""
+    comment = takewhile(lambda line: line.startswith("# "), text.splitlines())
+    return " ".join(line.removeprefix("# ") for line in comment)
 
 
 class _Weights(msgspec.Struct):

@@ -94,7 +94,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     "interrupted" if none does.
     `started` is in seconds since the epoch, `size` in bytes over all files of the folder. `headline` counts the
     networks, or the layers and matrices of an analysis (whose `name` is the model, whose steps are matrices); `reason`
-    says why the run failed or cannot be read.
+    says why the run failed or cannot be read. `device` is where it ran last.
     """
 
     folder: str
@@ -108,6 +108,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     headline: str | None = None
     reason: str | None = None
+    device: str | None = None
 
     @property
     def fraction(self) -> float | None:
@@ -696,9 +697,12 @@ def summarize(folder: Path) -> RunSummary:
     without_end: State = "live" if holder(folder) is not None else "interrupted"
     state = without_end
     reason: str | None = None
+    device: str | None = None
     try:
         if (folder / JOURNAL).exists():
             for event in thinned_events(folder, probes=1):
+                if isinstance(event, RunStarted | AnalysisStarted | RunContinued):
+                    device = event.device
                 match event:
                     case RunStarted():
                         progress = _Networks(event)
@@ -726,6 +730,7 @@ def summarize(folder: Path) -> RunSummary:
         size=_size(folder),
         headline=progress.headline if progress else None,
         reason=reason,
+        device=device,
     )
 
 

@@ -3,6 +3,7 @@
 It shows a `HomeState` and holds what the user chose; what is to be done is asked of the app.
 """
 
+import re
 from pathlib import Path
 
 from geocont import __version__
@@ -26,6 +27,7 @@ from geocont_tui.widgets.status_line import StatusData, StatusLine
 from geocont_tui.widgets.text_pane import Paragraph, TextPane
 
 PANES = ("runs", "presets", "models")
+EXPLANATION_ROWS = 3
 OTHER_FILE = "a TOML file"
 OTHER_MODEL = "another model or folder"
 
@@ -76,6 +78,7 @@ class HomeScreen(Screen[None]):
         with Pane(palette, id="runs-pane"):
             yield RunList(palette)
             yield TextPane(palette, id="welcome")
+            yield TextPane(palette, id="explanation")
         with Horizontal(id="starts"):
             with Pane(palette, id="presets-pane"):
                 yield ChoiceList(palette, id="presets")
@@ -154,6 +157,9 @@ class HomeScreen(Screen[None]):
         welcome = self.query_one("#welcome", TextPane)
         welcome.display = not state.runs
         welcome.show(self._welcome)
+        explanation = self.query_one("#explanation", TextPane)
+        explanation.display = self._pane == "presets"
+        explanation.show((Paragraph(self._explanation, "dim"),))
         self.query_one(RunList).show(RunListData(state.runs, self._rows["runs"]))
         self.query_one("#presets", ChoiceList).show(self._presets, self._marked("presets"))
         self.query_one("#models", ChoiceList).show(self._models, self._marked("models"))
@@ -186,7 +192,7 @@ class HomeScreen(Screen[None]):
         row = self._rows["presets"]
         preset = self.state.presets[row] if row < len(self.state.presets) else None
         titles = {
-            "runs": (f"runs: {count}" if count else "runs", run.folder.name if run else ""),
+            "runs": (f"runs: {count}" if count else "runs", _place(run) if run else ""),
             "presets": ("start an experiment", f"{preset.networks} networks" if preset else ""),
             "models": ("analyse a model", ""),
         }
@@ -228,6 +234,20 @@ class HomeScreen(Screen[None]):
             ),
             Paragraph("? shows every key of the screen that you are in, q leaves it.", indent=2, label="-"),
         )
+
+    @property
+    def _explanation(self) -> str:
+        """What the preset under the cursor shows: the whole sentences of its file that there is room for."""
+        row = self._rows["presets"]
+        if row >= len(self.state.presets):
+            return "An experiment of your own, as a TOML file; the presets are good ones to start from."
+        room = EXPLANATION_ROWS * (self.size.width - 4)
+        said = ""
+        for sentence in re.split(r"(?<=[.?]) ", self.state.presets[row].explanation):
+            if said and len(said) + len(sentence) > room * 0.85:
+                break
+            said += f" {sentence}" if said else sentence
+        return f"{self.state.presets[row].name}: {said}"
 
     # What the keys do
 
@@ -321,6 +341,12 @@ class HomeScreen(Screen[None]):
                 await self.run_action(key.action)
 
         self.app.push_screen(Commands(self.palette, "home"), run)
+
+
+def _place(run: HomeRun) -> str:
+    """Where a run is kept, and where it ran."""
+    device = run.summary.device
+    return run.folder.name if device is None else f"{device}: {run.folder.name}"
 
 
 def _brief(folder: Path) -> str:

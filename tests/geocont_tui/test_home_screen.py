@@ -417,3 +417,24 @@ async def test_the_theme_goes_on_to_the_next_screen(some):
         assert not home.app.settings.dark
         await home.press("t")
         assert home.app.settings.dark
+
+
+async def test_every_preset_is_in_reach_and_explained_at_80x24(some):
+    async with showing(some, (80, 24)) as home:
+        text = await home.press("2")
+        names = [name for name, _ in home.app.home._presets]
+        for name in names:
+            assert sum(f"▶ {name}" in line for line in home.lines) == 1, text
+            said = home.app.home._explanation
+            assert len(said) > 40
+            # All of it, to the last word.
+            assert said in " ".join(line.strip("│┃ ") for line in home.lines), text
+            text = await home.press("down")
+        assert len(names) == 8
+
+
+async def test_the_device_of_the_selected_run_is_shown_at_80x24(some):
+    async with showing(some, (80, 24)) as home:
+        run = home.app.home.selected
+        assert run.summary.device == "cpu, 2 threads"
+        assert f"{run.summary.device}: {run.folder.name}" in home.text
