@@ -626,6 +626,7 @@ def test_list_of_runs(tmp_path):
         steps_planned=40,
         size=(folder / "events.jsonl").stat().st_size,
         headline="variants: 1, networks: 2",
+        device="cpu",
     )
     assert done.fraction == 1.0
     assert json.loads(msgspec.json.encode(done))["state"] == "done"
