@@ -50,6 +50,7 @@ from geocont_tui.job import (
     where_kept,
 )
 from geocont_tui.palette import Palette, palette_for
+from geocont_tui.run_tables import run_tables
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.analysis import AnalysisScreen
 from geocont_tui.screens.dialogs import WIDTHS, ExportDialog, Leaving, QuitQuestion, StopQuestion
@@ -328,7 +329,7 @@ class RunApp(LineApp[None]):
 
         def write() -> list[Path]:
             events = job.recording.events() if isinstance(job, Job) else read_events(job.folder)
-            return tables.write_csv(tables.tables(events), folder)
+            return tables.write_csv(run_tables(events), folder)
 
         try:
             files = await asyncio.to_thread(write)

@@ -31,6 +31,7 @@ from geocont_tui.analysis_text import analysis_table, plan_table
 from geocont_tui.job import AnyState, Job, fold, resumed_job, watched_run, where_kept
 from geocont_tui.plain_text import duration, in_ascii, printable, size, wrapped
 from geocont_tui.plain_text import tables as columns
+from geocont_tui.run_tables import run_tables
 from geocont_tui.state import (
     HIDDEN,
     WEIGHT_U1,
@@ -245,7 +246,7 @@ def write_tables(
     """
     if csv is None and json is None and parquet is None:
         return
-    found = tables.tables(events())
+    found = run_tables(events())
     written: list[Path] = []
     if csv is not None:
         written += tables.write_csv(found, csv)

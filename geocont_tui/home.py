@@ -22,6 +22,7 @@ from textual.screen import Screen
 from geocont_tui import completion, terminal
 from geocont_tui.home_state import HomeReader, HomeRun, HomeState
 from geocont_tui.palette import Palette, palette_for
+from geocont_tui.run_tables import run_tables
 from geocont_tui.screens.deletion import DeletionQuestion
 from geocont_tui.screens.dialogs import WIDTHS, ExportDialog
 from geocont_tui.screens.entry import Entry
@@ -219,7 +220,7 @@ class HomeApp(LineApp[Choice]):
     async def write_tables(self, run: Path, folder: Path) -> None:
         """Write the tables of a run."""
         try:
-            files = await asyncio.to_thread(lambda: tables.write_csv(tables.tables(read_events(run)), folder))
+            files = await asyncio.to_thread(lambda: tables.write_csv(run_tables(read_events(run)), folder))
         except GeocontError as error:
             self._explain(error)
         else:

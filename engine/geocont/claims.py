@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from geocont import chance
-from geocont.ablations.experiment import ELEMENTWISE_ACTIVATIONS, RADIAL_ACTIVATIONS, Experiment, Variant
+from geocont.ablations.experiment import ELEMENTWISE_ACTIVATIONS, RADIAL_ACTIVATIONS, AnyVariant, Experiment, Variant
 from geocont.events import Alignment, NetworkFinished, Probe, mean_of_pairs
 
 Verdict = Literal["supported", "not yet", "confounded", "contradicted"]
@@ -29,12 +29,20 @@ _OUTGROWN = 0.5
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim of the source, the numbers so far, and one word for how they stand to each other."""
+    """One claim of the source, the numbers so far, and one word for how they stand to each other.
+
+    variants: whose networks were asked; empty where the claim is about no variants.
+    """
 
     claim: str
     verdict: Verdict
     numbers: str
     reason: str = ""
+    variants: tuple[str, ...] = ()
+
+    def about(self, *variants: AnyVariant) -> "Finding":
+        """The same, said of these variants."""
+        return msgspec.structs.replace(self, variants=tuple(variant.name for variant in variants))
 
 
 @dataclass(frozen=True)
@@ -121,13 +129,14 @@ def judge(
     plain = [variant for variant in results.variants if not variant.residual]
     findings: list[Finding] = []
     if residual:
-        findings.append(_coherent_gradients(results, residual))
+        findings.append(_coherent_gradients(results, residual).about(*residual))
     if plain:
-        findings.append(_chance_gradients(results, plain))
-        findings.append(_no_continuity(results, plain))
+        findings.append(_chance_gradients(results, plain).about(*plain))
+        findings.append(_no_continuity(results, plain).about(*plain))
     for linear, elementwise in _twins(residual):
-        findings.append(_kept(results, linear, elementwise, several=len(_twins(residual)) > 1))
-    findings += [_rise_and_fall(results, variant) for variant in residual if _rotation_equivariant(variant)]
+        kept = _kept(results, linear, elementwise, several=len(_twins(residual)) > 1)
+        findings.append(kept.about(linear, *elementwise))
+    findings += [_rise_and_fall(results, v).about(v) for v in residual if _rotation_equivariant(v)]
     findings += _normalization(results, residual)
     return tuple(findings)
 
@@ -291,8 +300,10 @@ def _normalization(results: _Results, residual: Sequence[Variant]) -> list[Findi
             ]
             if not combined or not _same(normalized, activated):
                 continue
-            findings.append(_spread(results, normalized, activated))
-            findings += [_mode(results, both, normalized, activated) for both in combined]
+            findings.append(_spread(results, normalized, activated).about(normalized, activated))
+            findings += [
+                _mode(results, both, normalized, activated).about(both, normalized, activated) for both in combined
+            ]
     return findings
 
 

@@ -145,14 +145,14 @@ def judge(
     findings: list[Finding] = []
     if residual:
         findings += [
-            _coherent_gradients(results, residual),
-            _continuous(results, usual, "readers Q, K, Gate, Up continuous in v1", READERS),
-            _continuous(results, usual, "writers O, Down continuous in u1", WRITERS),
-            _low_on_both_sides(results, usual),
-            _rise_and_fall(results, usual),
+            _coherent_gradients(results, residual).about(*residual),
+            _continuous(results, usual, "readers Q, K, Gate, Up continuous in v1", READERS).about(*usual),
+            _continuous(results, usual, "writers O, Down continuous in u1", WRITERS).about(*usual),
+            _low_on_both_sides(results, usual).about(*usual),
+            _rise_and_fall(results, usual).about(*usual),
         ]
     for variant, partners in _without_activation(residual):
-        findings += [_lost(results, variant, partners, side) for side in ("v", "u")]
+        findings += [_lost(results, variant, partners, side).about(variant, *partners) for side in ("v", "u")]
     return tuple(findings)
 
 

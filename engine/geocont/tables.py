@@ -16,9 +16,12 @@ from pathlib import Path
 import msgspec
 
 from geocont import pairs
+from geocont.ablations.experiment import AnyExperiment, LanguageExperiment
 from geocont.atomic import atomic_file
+from geocont.claims import Finding
 from geocont.errors import InputError
 from geocont.events import (
+    RESIDUAL_SIDES,
     AnalysisStarted,
     Event,
     MatrixMeasured,
@@ -38,6 +41,9 @@ from geocont.events import (
 Value = str | int | float | None
 
 _CHOOSE_ANOTHER = "choose another place; `geocont-tui export RUN` writes the tables again at any time"
+
+_PRECISION = "float32"
+"""What networks are trained in where the experiment does not say."""
 
 TRAINING = {
     "experiment": str,
@@ -68,10 +74,13 @@ TRAINING = {
     "held_out_loss": float,
     "perplexity": float,
     "precision": str,
+    "residual_side": str,
 }
 """Columns of the training table: a row per probe. v1 and u1 are means over the adjacent pairs that have the cosine.
 
 perplexity: exp of held_out_loss, which is evaluated at some steps only. precision: what the network was trained in.
+residual_side: v1 or u1, where the projection of a transformer meets the residual stream; None without a stream, and for
+residual MLPs, whose matrices both read from it and write to it.
 """
 
 TRAINING_PAIRS = {
@@ -91,8 +100,12 @@ TRAINING_PAIRS = {
     "update_v1": float,
     "update_u1": float,
     "precision": str,
+    "residual_side": str,
 }
-"""Columns of the training_pairs table: a row per probe and pair of adjacent layers, counted from 0."""
+"""Columns of the training_pairs table: a row per probe and pair of adjacent layers, counted from 0.
+
+residual_side: as in the training table.
+"""
 
 NETWORKS = {
     "experiment": str,
@@ -109,6 +122,21 @@ NETWORKS = {
 """Columns of the networks table: a row per network. status: finished, diverged, unfinished; note: why, in words.
 
 test_loss of a network trained on text: the loss on text that is not trained on, in nats a token.
+"""
+
+CLAIMS: dict[str, type] = {
+    "experiment": str,
+    "claim": str,
+    "variants": str,
+    "verdict": str,
+    "numbers": str,
+    "reason": str,
+    "precision": str,
+}
+"""Columns of the claims table: a row per claim of the source that the experiment puts to the test.
+
+variants: the names of those whose networks were asked, joined by "; ". verdict: supported, not yet, confounded or
+contradicted; numbers and reason: why, in words.
 """
 
 
@@ -215,9 +243,28 @@ def tables(events: Iterable[Event]) -> Tables | AnalysisTables:
     return _ablation_tables(coming if first is None else chain([first], coming))
 
 
+def claims_table(experiment: AnyExperiment, findings: Iterable[Finding]) -> Table:
+    """What a run of `experiment` says about the claims of the source, in the order of `findings`."""
+    precision = experiment.precision if isinstance(experiment, LanguageExperiment) else _PRECISION
+    rows: list[tuple[Value, ...]] = [
+        (
+            experiment.name,
+            finding.claim,
+            "; ".join(finding.variants) or None,
+            finding.verdict,
+            finding.numbers,
+            finding.reason or None,
+            precision,
+        )
+        for finding in findings
+    ]
+    return Table("claims", CLAIMS, rows)
+
+
 def _ablation_tables(events: Iterable[Event]) -> Tables:
     """Rows in the order of the events."""
-    experiment, precision = "", "float32"
+    experiment, precision = "", _PRECISION
+    without_stream: set[str] = set()
     training: list[tuple[Value, ...]] = []
     pairs: list[tuple[Value, ...]] = []
     networks: dict[tuple[str, int], _Network] = {}
@@ -229,7 +276,9 @@ def _ablation_tables(events: Iterable[Event]) -> Tables:
     for event in events:
         match event:
             case RunStarted():
-                experiment, precision = event.name, event.experiment.get("precision", "float32")
+                experiment, precision = event.name, event.experiment.get("precision", _PRECISION)
+                settings = event.experiment.get("variants", ())
+                without_stream = {each["name"] for each in settings if not each.get("residual", True)}
                 for plan in event.networks:
                     network(plan.variant, plan.seed).planned_steps = plan.steps
             case Progress():
@@ -237,8 +286,10 @@ def _ablation_tables(events: Iterable[Event]) -> Tables:
                     network(where.variant, where.seed).steps = where.step
             case Probe():
                 network(event.variant, event.seed).steps = event.step
-                training.append(_training_row(experiment, precision, event))
-                pairs.extend(_pair_rows(experiment, precision, event))
+                side = RESIDUAL_SIDES.get(event.projection) if event.variant not in without_stream else None
+                last = (precision, f"{side}1" if side else None)
+                training.append((*_training_row(experiment, event), *last))
+                pairs.extend((*row, *last) for row in _pair_rows(experiment, event))
             case NetworkFinished():
                 finished = network(event.variant, event.seed)
                 finished.status, finished.steps = "finished", event.step
@@ -461,7 +512,7 @@ class _Network:
     note: str | None = None
 
 
-def _training_row(experiment: str, precision: str, probe: Probe) -> tuple[Value, ...]:
+def _training_row(experiment: str, probe: Probe) -> tuple[Value, ...]:
     numbers = (
         probe.loss,
         probe.accuracy,
@@ -486,10 +537,10 @@ def _training_row(experiment: str, precision: str, probe: Probe) -> tuple[Value,
         probe.held_out_loss,
         perplexity(probe.held_out_loss),
     )
-    return (experiment, probe.variant, probe.seed, probe.step, probe.projection, *map(_finite, numbers), precision)
+    return (experiment, probe.variant, probe.seed, probe.step, probe.projection, *map(_finite, numbers))
 
 
-def _pair_rows(experiment: str, precision: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
+def _pair_rows(experiment: str, probe: Probe) -> Iterator[tuple[Value, ...]]:
     alignments = (probe.weight, probe.gradient, probe.cumulative, probe.update)
     cosines = zip_longest(*(side for alignment in alignments for side in (alignment.v1, alignment.u1)))
     for layer, row in enumerate(cosines):
@@ -502,7 +553,6 @@ def _pair_rows(experiment: str, precision: str, probe: Probe) -> Iterator[tuple[
             layer,
             layer + 1,
             *map(_finite, row),
-            precision,
         )
 
 

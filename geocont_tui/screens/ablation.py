@@ -48,7 +48,7 @@ class AblationScreen(RunScreen):
     VIEWS = ("curves", "layers", "spectrum", "claims", "log")
     CONTAINERS = ("#top", "#bottom", "#side")
     LOG_KEY = "5"
-    TABLE_FILES = ("training.csv", "training_pairs.csv", "networks.csv")
+    TABLE_FILES = ("training.csv", "training_pairs.csv", "networks.csv", "claims.csv")
 
     def __init__(self, snapshot: Snapshot[states.AblationState], palette: Palette, kept: str) -> None:
         super().__init__(snapshot, palette, kept, "variants")

@@ -36,11 +36,12 @@ from hypothesis import strategies as st
 TRAINING_HEADER = (
     b"experiment,variant,seed,step,projection,loss,accuracy,weight_v1,weight_u1,weight_v_weighted,weight_u_weighted,"
     b"gradient_v1,gradient_u1,cumulative_v1,cumulative_u1,update_v1,update_u1,update_ratio,sigma_ratio,top_overlap_v,"
-    b"top_overlap_u,cumulative_match,drift,identity_share,activation_factor,held_out_loss,perplexity,precision\n"
+    b"top_overlap_u,cumulative_match,drift,identity_share,activation_factor,held_out_loss,perplexity,precision,"
+    b"residual_side\n"
 )
 PAIRS_HEADER = (
     b"experiment,variant,seed,step,projection,layer_a,layer_b,weight_v1,weight_u1,gradient_v1,gradient_u1,"
-    b"cumulative_v1,cumulative_u1,update_v1,update_u1,precision\n"
+    b"cumulative_v1,cumulative_u1,update_v1,update_u1,precision,residual_side\n"
 )
 NETWORKS_HEADER = b"experiment,variant,seed,status,steps,planned_steps,test_loss,test_accuracy,note,precision\n"
 
@@ -93,14 +94,15 @@ def test_csv_bytes_of_the_training_table(tmp_path):
     assert [file.name for file in files] == ["training.csv", "training_pairs.csv", "networks.csv"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(file.name for file in files)
     assert files[0].read_bytes() == TRAINING_HEADER + (
-        b"mlp,Res+GELU,0,7,mlp,0.1,0.875,0.5,0.5,0.3,,0.2,5e-18,,,,,0.0,1.5,0.04,0.05,,,0.3333333333333333,,,,float32\n"
+        b"mlp,Res+GELU,0,7,mlp,0.1,0.875,0.5,0.5,0.3,,0.2,5e-18,,,,,0.0,1.5,0.04,0.05,,,0.3333333333333333,,,,float32,\n"
     )
 
 
 def test_csv_bytes_of_the_pairs_table(tmp_path):
     write_csv(tables(run(probe())), tmp_path)
     assert (tmp_path / "training_pairs.csv").read_bytes() == PAIRS_HEADER + (
-        b"mlp,Res+GELU,0,7,mlp,0,1,0.5,0.25,0.1,1e-17,,,,,float32\nmlp,Res+GELU,0,7,mlp,1,2,,0.75,0.3,0.0,,,,,float32\n"
+        b"mlp,Res+GELU,0,7,mlp,0,1,0.5,0.25,0.1,1e-17,,,,,float32,\n"
+        b"mlp,Res+GELU,0,7,mlp,1,2,,0.75,0.3,0.0,,,,,float32,\n"
     )
 
 

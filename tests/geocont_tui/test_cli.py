@@ -240,8 +240,13 @@ def test_runs_and_export(run_folder: Path, tmp_path: Path, capfd: pytest.Capture
     assert cli.run(["export", str(run_folder), "--csv", str(target), "--json", str(tmp_path / "all.json")]) == 0
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.count("wrote ") == 4
-    assert {path.name for path in target.iterdir()} == {"training.csv", "training_pairs.csv", "networks.csv"}
+    assert err.count("wrote ") == 5
+    assert {path.name for path in target.iterdir()} == {
+        "training.csv",
+        "training_pairs.csv",
+        "networks.csv",
+        "claims.csv",
+    }
 
 
 def test_no_runs_yet_is_said_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:

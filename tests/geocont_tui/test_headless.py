@@ -26,7 +26,7 @@ from rich.cells import cell_len
 from geocont_tui import headless
 from geocont_tui.headless import read_state, run_ablation, runs_table, summary_table, watch_run, write_out
 from geocont_tui.plain_text import duration
-from geocont_tui.state import AblationState, fold
+from geocont_tui.state import AblationState, findings, fold
 from geocont_tui.terminal import ExitCode
 
 EXPERIMENT = synthetic.experiment()
@@ -250,9 +250,15 @@ def test_a_run_that_ends_well(train: Callable[..., None], tmp_path: Path, capsys
     assert list(read_events(tmp_path)) == events
     assert read_state(tmp_path) == folded(events)
     assert sorted(path.name for path in targets["csv"].iterdir()) == [
-        "networks.csv", "training.csv", "training_pairs.csv",
+        "claims.csv", "networks.csv", "training.csv", "training_pairs.csv",
     ]  # fmt: skip
-    assert len(json.loads(targets["json"].read_text())["networks"]) == 24
+    written = json.loads(targets["json"].read_text())
+    assert len(written["networks"]) == 24
+    found = findings(folded(events))
+    assert [(row["claim"], row["variants"], row["verdict"], row["numbers"]) for row in written["claims"]] == [
+        (finding.claim, "; ".join(finding.variants), finding.verdict, finding.numbers) for finding in found
+    ]
+    assert "Res+None" in {row["variants"] for row in written["claims"]}
     assert targets["parquet"].is_file()
     lines = err.splitlines()
     assert lines[0] == f"mlp: kept in {tmp_path}"

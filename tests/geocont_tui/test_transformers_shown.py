@@ -18,6 +18,7 @@ from geocont_tui import headless
 from geocont_tui import state as states
 from geocont_tui.app import AblationApp
 from geocont_tui.job import ablation_job
+from geocont_tui.run_tables import run_tables
 from geocont_tui.widgets.spectrum_table import FIELDS, spectrum_of
 
 STEPS = (0, 10, 40, 100)
@@ -147,6 +148,34 @@ def test_the_tables_have_a_row_per_projection_and_say_the_precision():
     last = next(row for row in rows if row["step"] == 100)
     assert last["perplexity"] == pytest.approx(math.exp(last["held_out_loss"]))
     assert next(row for row in rows if row["step"] == 10)["perplexity"] is None
+
+
+def test_the_tables_say_which_side_meets_the_residual_stream():
+    changed = (EXPERIMENT.variants[0], msgspec.structs.replace(EXPERIMENT.variants[1], residual=False))
+    settings = msgspec.to_builtins(msgspec.structs.replace(EXPERIMENT, variants=changed))
+    first, *rest = events()
+    found = tables.tables([msgspec.structs.replace(first, experiment=settings), *rest])
+    for table in (found.training, found.training_pairs):
+        assert list(table.columns)[-1] == "residual_side"
+        sides = {(row[1], row[4]): row[-1] for row in table.rows}
+        assert sides["SiLU", "q"] == "v1"
+        assert sides["SiLU", "o"] == "u1"
+        assert sides["None", "q"] is None
+
+
+def test_the_claims_are_a_table_of_their_own(state):
+    *_, claims = run_tables(events())
+    assert claims.name == "claims"
+    rows = [dict(zip(claims.columns, row, strict=True)) for row in claims.rows]
+    findings = states.findings(state)
+    assert [row["claim"] for row in rows] == [finding.claim for finding in findings]
+    assert [(row["verdict"], row["numbers"], row["reason"] or "") for row in rows] == [
+        (finding.verdict, finding.numbers, finding.reason) for finding in findings
+    ]
+    assert {row["precision"] for row in rows} == {"bf16"}
+    readers = next(row for row in rows if row["claim"].startswith("readers"))
+    assert readers["variants"] == "SiLU"
+    assert rows[0]["variants"] == "SiLU; None"
 
 
 def test_the_final_table_has_a_row_per_projection(state):
