@@ -348,7 +348,8 @@ def summary_table(state: AblationState, width: int | None = None) -> str:
     head = f"{experiment.name}: {experiment.description}" if experiment.description else experiment.name
     blocks = [
         wrapped([head, ", ".join(facts)], width),
-        *columns(rows, width),
+        # What a row is about stands in each part.
+        *columns(rows, width, leading=2 if is_text else 1),
         wrapped(_notes(state, summaries), width),
         ["claims of the source", *_claims(state, width)],
     ]

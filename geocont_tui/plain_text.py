@@ -41,19 +41,19 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
 
 
-def tables(rows: list[dict[str, str]], width: int | None) -> list[list[str]]:
-    """The rows as lines of aligned columns, in as many tables as `width` asks for, the first column in each."""
+def tables(rows: list[dict[str, str]], width: int | None, leading: int = 1) -> list[list[str]]:
+    """The rows as lines of aligned columns, in as many tables as `width` asks for, the `leading` columns in each."""
     columns = [[name, *(row[name] for row in rows)] for name in rows[0]]
     padded = []
     for column in columns:
         room = max(cell_len(cell) for cell in column)
         padded.append([cell + " " * (room - cell_len(cell)) for cell in column])
-    first, *rest = padded
-    parts = [[first]]
-    for column in rest:
+    names = padded[:leading]
+    parts = [list(names)]
+    for column in padded[leading:]:
         used = sum(cell_len(each[0]) + 2 for each in parts[-1])
-        if width is not None and len(parts[-1]) > 1 and used + cell_len(column[0]) > width:
-            parts.append([first])
+        if width is not None and len(parts[-1]) > leading and used + cell_len(column[0]) > width:
+            parts.append(list(names))
         parts[-1].append(column)
     return [["  ".join(cells).rstrip() for cells in zip(*part, strict=True)] for part in parts]
 

@@ -193,6 +193,19 @@ def test_the_final_table_has_a_row_per_projection(state):
     assert "4,096 tokens/s" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_each_part_of_the_final_table_names_variant_and_projection(state, width):
+    wide = headless.summary_table(state).split("\n\n")[1].splitlines()
+    blocks = [block.splitlines() for block in headless.summary_table(state, width).split("\n\n")]
+    parts = [block for block in blocks if block[0].startswith("variant ")]
+    assert len(parts) > 1
+    for part in parts:
+        assert max(map(len, part)) <= width
+        assert [line.split()[:2] for line in part] == [line.split()[:2] for line in wide]
+    cells = [re.split(r"  +", part[1])[2:] for part in parts]
+    assert [cell for part in cells for cell in part] == re.split(r"  +", wide[1])[2:]
+
+
 def last(projection: str) -> list[Probe]:
     return [probe("SiLU", seed, 100, projection) for seed in (0, 1)]
 
