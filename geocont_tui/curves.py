@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from geocont import chance
 from geocont.ablations.experiment import AnyVariant
-from geocont.events import RESIDUAL_SIDES, Probe
+from geocont.events import Probe
 
 from geocont_tui import state as states
 from geocont_tui.state import AblationState, Quantity, Trajectory
@@ -32,11 +32,12 @@ _Y_STEP = 0.05
 class View:
     """What the user chose. `projections_apart`: the projections of the selected variant, not one of all variants.
 
-    `window` is the shown part of the x axis, as drawn, 0…1.
+    `side_by_hand`: the user has left the residual side. `window` is the shown part of the x axis, as drawn, 0…1.
     """
 
     quantity: Quantity = states.WEIGHT_V1
     projection: str = states.HIDDEN
+    side_by_hand: bool = False
     projections_apart: bool = False
     selected: int = 0
     hidden: frozenset[str] = frozenset()
@@ -151,7 +152,7 @@ def projection_bars_data(state: AblationState, variant: str, quantity: Quantity,
             found = states.mean_now(state, variant, one, projection)
             level, limit = states.chance_level(state, variant, one, projection)
             reason = states.missing(state, variant, quantity.kind, projection) or "not measured"
-            mark = "*" if RESIDUAL_SIDES[projection] == one.side[0] else " "
+            mark = "*" if states.residual_side(projection) == one.side else " "
             rows.append(
                 BarRow(
                     label=f"{projection:<4} {one.side}{mark}",
@@ -166,6 +167,22 @@ def projection_bars_data(state: AblationState, variant: str, quantity: Quantity,
     low, high = min(levels), max(levels)
     label = f"chance {low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"chance {low:.3f}-{high:.3f}"
     return BarsData(tuple(rows), chance=low, chance_label=label, index=index)
+
+
+def with_quantity(view: View, by: int) -> View:
+    """The view of a quantity further on. Who chooses the side that is not the residual one keeps it."""
+    position = (states.QUANTITIES.index(view.quantity) + by) % len(states.QUANTITIES)
+    quantity = states.QUANTITIES[position]
+    side = states.residual_side(view.projection)
+    return replace(view, quantity=quantity, side_by_hand=side not in (None, quantity.side))
+
+
+def with_projection(view: View, projection: str) -> View:
+    """The view of another projection, on its residual side unless the user chose a side by hand."""
+    side = states.residual_side(projection)
+    if side is None or view.side_by_hand:
+        return replace(view, projection=projection)
+    return replace(view, projection=projection, quantity=replace(view.quantity, side=side))
 
 
 def zoomed(window: tuple[float, float], by: int) -> tuple[float, float]:

@@ -196,9 +196,15 @@ QUANTITIES = (
 )
 
 
+def residual_side(projection: str) -> Literal["v1", "u1"] | None:
+    """Where a projection of a transformer meets the residual stream; None for residual MLPs, which do on both sides."""
+    side = RESIDUAL_SIDES.get(projection)
+    return None if side is None else "u1" if side == "u" else "v1"
+
+
 def peak_quantity(projection: str) -> Quantity:
     """The weight alignment whose rise and fall is followed: on the residual side, v1 for residual MLPs."""
-    return WEIGHT_U1 if RESIDUAL_SIDES.get(projection) == "u" else WEIGHT_V1
+    return WEIGHT_U1 if residual_side(projection) == "u1" else WEIGHT_V1
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from geocont.ablations.experiment import LanguageExperiment
-from geocont.events import RESIDUAL_SIDES
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
@@ -71,7 +70,7 @@ class AblationScreen(RunScreen):
         quantity, projection = self.view.quantity, self.view.projection
         if projection == states.HIDDEN:
             return quantity.title
-        mark = "*" if RESIDUAL_SIDES[projection] == quantity.side[0] else ""
+        mark = "*" if states.residual_side(projection) == quantity.side else ""
         return f"{projection} {quantity.title}{mark}"
 
     def compose(self) -> ComposeResult:
@@ -213,7 +212,8 @@ class AblationScreen(RunScreen):
             )
             for index, variant in enumerate(state.experiment.variants)
         )
-        self.query_one(RunTable).show(RunTableData(rows, view.selected, is_text))
+        side = states.residual_side(view.projection)
+        self.query_one(RunTable).show(RunTableData(rows, view.selected, is_text, side))
         if view.projections_apart:
             bars = curves.projection_bars_data(state, self.variant, view.quantity, view.selected)
         else:
@@ -228,7 +228,10 @@ class AblationScreen(RunScreen):
             pane.show(self._messages())
 
     def _change(self, **choices: Any) -> None:
-        self.view = replace(self.view, **choices)
+        self._see(replace(self.view, **choices))
+
+    def _see(self, view: curves.View) -> None:
+        self.view = view
         self._repaint()
 
     # What the keys do to the view
@@ -252,14 +255,12 @@ class AblationScreen(RunScreen):
         self._change(hidden=self.view.hidden ^ {self.variant})
 
     def action_quantity(self, by: int) -> None:
-        quantities = states.QUANTITIES
-        position = (quantities.index(self.view.quantity) + by) % len(quantities)
-        self._change(quantity=quantities[position])
+        self._see(curves.with_quantity(self.view, by))
 
     def action_projection(self, by: int) -> None:
         projections = self.state.projections
         position = (projections.index(self.view.projection) + by) % len(projections)
-        self._change(projection=projections[position])
+        self._see(curves.with_projection(self.view, projections[position]))
 
     def _idle_keys(self) -> frozenset[str]:
         return frozenset() if len(self.state.projections) > 1 else frozenset({"next_projection", "projections"})

@@ -7,8 +7,9 @@ RunTable.Chosen(row)                             the user clicked on a row
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.cells import cell_len
 from textual.events import Click
@@ -26,7 +27,7 @@ NAME = 17
 
 @dataclass(frozen=True)
 class VariantRow:
-    """One variant: `index` chooses hue and marker, `trend` is weight v1 over the steps so far."""
+    """One variant: `index` chooses hue and marker, `trend` is the weight alignment that is followed, so far."""
 
     index: int
     summary: Summary
@@ -36,11 +37,15 @@ class VariantRow:
 
 @dataclass(frozen=True)
 class RunTableData:
-    """What the table shows; `selected` is a position in `rows`. `is_text`: perplexity in place of accuracy."""
+    """What the table shows; `selected` is a position in `rows`. `is_text`: perplexity in place of accuracy.
+
+    `residual_side`: the side that is marked with *, and comes first where there is no room for both.
+    """
 
     rows: tuple[VariantRow, ...]
     selected: int = 0
     is_text: bool = False
+    residual_side: Literal["v1", "u1"] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,17 +96,25 @@ def _accuracy(row: VariantRow) -> float | None:
 
 _ACCURACY = _Column("acc", 4, 3, lambda row, _: fraction(_accuracy(row)))
 _PERPLEXITY = _Column("ppl", 5, 3, lambda row, _: number(mean(row.summary.perplexity)))
-COLUMNS = (
-    _Column("step", 6, 9, lambda row, _: str(row.summary.step)),
-    _Column("", 4, 5, lambda row, _: _percent(row)),
-    _Column("loss", 5, 4, lambda row, _: number(mean(row.summary.loss))),
-    _ACCURACY,
-    _Column("v1", 4, 1, lambda row, _: fraction(mean(row.summary.weight_v1))),
-    _Column("±", 4, 8, lambda row, _: fraction(_deviation(row.summary.weight_v1))),
-    _Column("u1", 4, 6, lambda row, _: fraction(mean(row.summary.weight_u1))),
-    _Column("Δpeak", 5, 2, lambda row, _: fraction(row.summary.below_peak, sign=True)),
-    _Column("trend", 6, 7, lambda row, palette: sparkline(row.trend, 6, palette.glyphs)),
-)
+
+
+def _columns(is_text: bool, residual_side: Literal["v1", "u1"] | None) -> tuple[_Column, ...]:
+    """All columns in their order; the side that is followed has the spread over seeds, and is left out last."""
+    ranks = {"v1": 6, "u1": 1} if residual_side == "u1" else {"v1": 1, "u1": 6}
+    headers = {side: f"{side}*" if side == residual_side else side for side in ranks}
+    v1 = _Column(headers["v1"], 4, ranks["v1"], lambda row, _: fraction(mean(row.summary.weight_v1)))
+    u1 = _Column(headers["u1"], 4, ranks["u1"], lambda row, _: fraction(mean(row.summary.weight_u1)))
+    v1_spread = _Column("±", 4, 8, lambda row, _: fraction(_deviation(row.summary.weight_v1)))
+    u1_spread = _Column("±", 4, 8, lambda row, _: fraction(_deviation(row.summary.weight_u1)))
+    return (
+        _Column("step", 6, 9, lambda row, _: str(row.summary.step)),
+        _Column("", 4, 5, lambda row, _: _percent(row)),
+        _Column("loss", 5, 4, lambda row, _: number(mean(row.summary.loss))),
+        _PERPLEXITY if is_text else _ACCURACY,
+        *((v1, u1, u1_spread) if residual_side == "u1" else (v1, v1_spread, u1)),
+        _Column("Δpeak", 5, 2, lambda row, _: fraction(row.summary.below_peak, sign=True)),
+        _Column("trend", 6, 7, lambda row, palette: sparkline(row.trend, 6, palette.glyphs)),
+    )
 
 
 class RunTable(CellWidget):
@@ -143,7 +156,7 @@ def draw(data: RunTableData, width: int, height: int, palette: Palette) -> Frame
         return ()
     canvas = [[BLANK] * width for _ in range(height)]
     longest = max((cell_len(row.summary.variant) for row in data.rows), default=0)
-    columns = _chosen(width - MARKS - min(longest, NAME), data.is_text)
+    columns = _chosen(width - MARKS - min(longest, NAME), _columns(data.is_text, data.residual_side))
     used = sum(column.width + 1 for column in columns)
     name_width = max(min(longest, width - MARKS - used), 0)
     write(canvas[0], MARKS, "variant", palette.dim, MARKS + name_width)
@@ -211,9 +224,8 @@ def _diverged_words(status: str, room: int) -> str:
     return next((choice for choice in choices if len(choice) <= room), "diverged"[: max(room, 0)])
 
 
-def _chosen(room: int, is_text: bool) -> list[_Column]:
+def _chosen(room: int, columns: Sequence[_Column]) -> list[_Column]:
     """The columns that fit, the most telling first, in the order of the table."""
-    columns = [_PERPLEXITY if is_text and column is _ACCURACY else column for column in COLUMNS]
     chosen: list[_Column] = []
     for column in sorted(columns, key=lambda column: column.rank):
         if column.width + 1 > room:

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Iterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -68,6 +69,11 @@ def events() -> Iterator[Event]:
                 yield probe(variant.name, seed, step, projection)
         yield Progress(networks=(), elapsed=step / 2, steps_per_second=2.0, probe_share=0.03, tokens_per_second=4096.0)
     yield NetworkFinished(variant="SiLU", seed=0, step=100, test_loss=4.4, test_accuracy=None)
+
+
+@pytest.fixture(autouse=True)
+def _judged_at_the_end(monkeypatch):
+    monkeypatch.setattr("geocont_tui.job._JUDGE_SECONDS", math.inf)
 
 
 @pytest.fixture(scope="module")
@@ -214,13 +220,36 @@ def mean(each: Probe, side: str) -> float:
     return sum(getattr(each.weight, side)) / 3
 
 
-@pytest.mark.parametrize("settings", [DARK, PLAIN], ids=["dark", "ascii"])
-@pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_the_screen_goes_through_the_projections(tmp_path, monkeypatch, size, settings):
-    monkeypatch.setattr("geocont_tui.job._JUDGE_SECONDS", math.inf)
+@asynccontextmanager
+async def shown(tmp_path, size=(80, 24), settings=DARK):
     source = Source(events())
     app = AblationApp(ablation_job(EXPERIMENT, Recording(source, tmp_path), "cpu"), settings)
     async with staged(app, source, tmp_path, size) as run:
+        yield run
+
+
+async def test_the_view_stays_on_the_residual_side_until_the_user_leaves_it(tmp_path):
+    async with shown(tmp_path) as run:
+        assert "v1*" in run.lines[3]
+        assert "u1" not in run.lines[3]
+        text = await run.press("p", "p", "p")
+        assert "o weight u1*" in text
+        assert "u1*" in run.lines[3]
+        assert "v1" not in run.lines[3]
+        level = states.spread([mean(each, "u1") for each in last("o")]).mean
+        assert f"{level:.2f}".lstrip("0") in run.lines[4].split()
+        assert "gate weight v1*" in await run.press("p")
+        assert "gate weight u1 " in (await run.press("]")).replace(",", " ")
+        assert "down weight u1*" in await run.press("p", "p")
+        assert "q weight u1 " in (await run.press("p")).replace(",", " ")
+        assert "q gradient v1*" in await run.press("]")
+        assert "down gradient u1*" in await run.press("P")
+
+
+@pytest.mark.parametrize("settings", [DARK, PLAIN], ids=["dark", "ascii"])
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_the_screen_goes_through_the_projections(tmp_path, size, settings):
+    async with shown(tmp_path, size, settings) as run:
         assert " p projection" in run.text or size[0] == 60
         if size[0] > 60:
             assert "ppl" in run.text
