@@ -27,7 +27,6 @@ from geocont.events import RESIDUAL_SIDES, Alignment, NetworkFinished, Probe, me
 
 Side = Literal["v", "u"]
 _BySeed = dict[int, float]
-_Part = tuple[Verdict, str]
 
 READERS = ("q", "k", "gate", "up")
 WRITERS = ("o", "down")
@@ -40,6 +39,15 @@ _UNFINISHED = "not all networks have finished"
 # Two-sided 95 % points of Student's t for 1, 2, … degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _WORST_FIRST: tuple[Verdict, ...] = ("contradicted", "confounded", "not yet", "supported")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one of several comparisons says, and why; `subject` is whom or what the reason is about."""
+
+    verdict: Verdict
+    reason: str = ""
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,15 +187,15 @@ def _coherent_gradients(results: _Results, variants: Sequence[LanguageVariant]) 
     for name, gradient in gradients.items():
         weight = weights[name]
         if len(gradient.by_seed) < 2:
-            parts.append(("not yet", _ONE_SEED))
+            parts.append(_Part("not yet", _ONE_SEED))
         elif gradient.is_at_chance():
-            parts.append(("contradicted", f"at chance: {name}"))
+            parts.append(_Part("contradicted", "at chance", name))
         elif not gradient.is_above_chance_in_every_seed:
-            parts.append(("not yet", f"not above chance in every seed: {name}"))
+            parts.append(_Part("not yet", "not above chance in every seed", name))
         elif weight and not weight.is_at_chance(len(gradients)):
-            parts.append(("confounded", f"the weights are aligned from the start: {name} {weight}"))
+            parts.append(_Part("confounded", "the weights are aligned from the start", f"{name} {weight}"))
         else:
-            parts.append(("supported", ""))
+            parts.append(_Part("supported"))
     return _together(claim, numbers, parts)
 
 
@@ -204,7 +212,7 @@ def _continuous(
             latest = _measured(results.latest(variant, projection), "weight", side)
             if not latest:
                 if projection != "gate" or variant.gate:
-                    parts.append(("not yet", f"not measured: {_title(projection)} of {variant.name}"))
+                    parts.append(_Part("not yet", "not measured", f"{_title(projection)} of {variant.name}"))
                 continue
             known.append(latest)
             described.append(f"{_title(projection)} {latest}")
@@ -219,12 +227,12 @@ def _continuous(
 def _against_chance(results: _Results, variant: LanguageVariant, projection: str, latest: _Measured) -> _Part:
     name = f"{_title(projection)} of {variant.name}"
     if len(latest.by_seed) < 2:
-        return "not yet", _ONE_SEED
+        return _Part("not yet", _ONE_SEED)
     if latest.is_above_chance_in_every_seed:
-        return _untrained(results, variant) or ("supported", "")
+        return _untrained(results, variant) or _Part("supported")
     if not latest.is_at_chance():
-        return "not yet", f"not above chance in every seed: {name}"
-    return _still_at_chance(results, variant, projection, f"at chance: {name}")
+        return _Part("not yet", "not above chance in every seed", name)
+    return _still_at_chance(results, variant, projection, "at chance", name)
 
 
 def _untrained(results: _Results, *variants: LanguageVariant) -> _Part | None:
@@ -233,20 +241,22 @@ def _untrained(results: _Results, *variants: LanguageVariant) -> _Part | None:
     if not names:
         return None
     if all(map(results.done, variants)):
-        return "confounded", f"does not train: {names}"
-    return "not yet", f"the loss has not come down yet: {names}"
+        return _Part("confounded", "does not train", names)
+    return _Part("not yet", "the loss has not come down yet", names)
 
 
-def _still_at_chance(results: _Results, variant: LanguageVariant, projection: str, contradiction: str) -> _Part:
+def _still_at_chance(
+    results: _Results, variant: LanguageVariant, projection: str, contradiction: str, subject: str
+) -> _Part:
     """What it means that a projection shows no more than chance."""
     if not results.done(variant):
-        return "not yet", f"at chance so far: {_title(projection)} of {variant.name}"
+        return _Part("not yet", "at chance so far", f"{_title(projection)} of {variant.name}")
     if untrained := _untrained(results, variant):
         return untrained
     closed = _closed_gap(results, variant, projection, results.latest(variant, projection))
     if closed:
-        return "confounded", f"{contradiction}; {closed}"
-    return "contradicted", contradiction
+        return _Part("confounded", f"{contradiction}: {subject}; {closed}")
+    return _Part("contradicted", contradiction, subject)
 
 
 def _low_on_both_sides(results: _Results, variants: Sequence[LanguageVariant]) -> Finding:
@@ -279,26 +289,26 @@ def _low(
     down = _measured(results.latest(variant, "down"), "weight", "u")
     u1_is_low = u1.is_at_chance() or _sign(down.by_seed, u1.by_seed) > 0
     if len(v1.by_seed) < 2:
-        return "not yet", _ONE_SEED
+        return _Part("not yet", _ONE_SEED)
     if not results.done(variant):
-        return "not yet", _UNFINISHED
+        return _Part("not yet", _UNFINISHED)
     if untrained := _untrained(results, variant):
         return untrained
     lower = [_title(projection) for projection, sign in signs.items() if sign < 0]
     if lower:
-        return "contradicted", f"{variant.name}: lower than V in v1: {', '.join(lower)}"
+        return _Part("contradicted", f"lower than V in v1: {', '.join(lower)}", variant.name)
     equal = [_title(projection) for projection, sign in signs.items() if sign == 0]
     if equal:
-        return "not yet", f"{variant.name}: within the spread of the seeds: {', '.join(equal)}"
+        return _Part("not yet", f"V is within the spread of the seeds of {', '.join(equal)}", variant.name)
     if not u1_is_low:
         if _sign(u1.by_seed, down.by_seed) > 0:
-            return "contradicted", f"{variant.name}: V is above Down in u1"
-        return "not yet", f"{variant.name}: u1 is neither at chance nor below that of Down"
+            return _Part("contradicted", "V is above Down in u1", variant.name)
+        return _Part("not yet", "u1 is neither at chance nor below that of Down", variant.name)
     closed = _closed_gap(results, variant, "v", results.latest(variant, "v"))
     if closed and not _has_lower_overlap(results, variant, readers):
-        return "confounded", f"{closed}, and the leading subspaces are not lower than those of the other readers"
+        return _Part("confounded", f"{closed}, and the leading subspaces are not lower than those of the other readers")
     place = "at chance" if v1.is_at_chance() else "above chance"
-    return "supported", f"{variant.name}: lowest of the readers, and {place}"
+    return _Part("supported", f"lowest of the readers, and {place}", variant.name)
 
 
 def _has_lower_overlap(results: _Results, variant: LanguageVariant, readers: Iterable[str]) -> bool:
@@ -338,7 +348,7 @@ def _rise_and_fall_of(
     results: _Results, variant: LanguageVariant, runs: Mapping[int, Mapping[int, float]], steps: Sequence[int]
 ) -> _Part:
     if len(runs) < 2:
-        return "not yet", _ONE_SEED
+        return _Part("not yet", _ONE_SEED)
     # The highest of many noisy values is high by selection: each seed is looked at where the other seeds peak.
     sums = {step: sum(run[step] for run in runs.values()) for step in steps}
     peaks = {seed: max((sums[step] - run[step], -step) for step in steps)[1] for seed, run in runs.items()}
@@ -350,21 +360,21 @@ def _rise_and_fall_of(
     top = _measured(probes, "weight", "u")
     if not top.is_above_chance_in_every_seed:
         if top.is_at_chance():
-            return _still_at_chance(results, variant, "o", f"{variant.name} does not rise above chance")
-        return "not yet", f"{variant.name} is not above chance in every seed"
+            return _still_at_chance(results, variant, "o", "O does not rise above chance", variant.name)
+        return _Part("not yet", "not above chance in every seed", variant.name)
     start = _measured(results.first(variant, "o"), "weight", "u")
     now = {seed: run[steps[-1]] for seed, run in runs.items()}
     if start and not start.is_at_chance() and _sign(top.by_seed, start.by_seed) <= 0:
-        return "not yet", f"{variant.name}: the rise is within the spread of the seeds"
+        return _Part("not yet", "the rise is within the spread of the seeds", variant.name)
     if _sign(top.by_seed, now) <= 0:
         word = "ended before a fall beyond the spread of the seeds" if results.done(variant) else "no fall yet"
-        return "not yet", f"{variant.name}: {word}"
+        return _Part("not yet", word, variant.name)
     if untrained := _untrained(results, variant):
         return untrained
     closed = _closed_gap(results, variant, "o", results.latest(variant, "o"))
     if closed and not _closed_gap(results, variant, "o", probes):
-        return "confounded", f"{closed}: u1 falls because the gap has closed"
-    return "supported", ""
+        return _Part("confounded", f"{closed}: u1 falls because the gap has closed")
+    return _Part("supported")
 
 
 def _lost(results: _Results, variant: LanguageVariant, partners: Sequence[LanguageVariant], side: Side) -> Finding:
@@ -388,7 +398,7 @@ def _lost(results: _Results, variant: LanguageVariant, partners: Sequence[Langua
     probe = next(iter(latest.values()))
     texts.append(f"chance {chance.mean_cosine(probe.v_dim if side == 'v' else probe.u_dim):.2f}")
     numbers = "; ".join(texts)
-    if {1, -1} <= signs and all(verdict in ("supported", "contradicted") for verdict, _ in parts):
+    if {1, -1} <= signs and all(part.verdict in ("supported", "contradicted") for part in parts):
         reason = "below one of the networks with an activation, above another"
         return Finding(claim=claim, verdict="not yet", numbers=numbers, reason=reason)
     return _together(claim, numbers, parts)
@@ -438,25 +448,25 @@ def _loss(
     results: _Results, variant: LanguageVariant, partner: LanguageVariant, side: Side, comparison: _Comparison
 ) -> _Part:
     if len(comparison.kept) < 2:
-        return "not yet", _ONE_SEED
+        return _Part("not yet", _ONE_SEED)
     # Looking again and again until a difference shows would find one: the end decides.
     if not (results.done(variant) and results.done(partner)):
-        return "not yet", _UNFINISHED
+        return _Part("not yet", _UNFINISHED)
     if untrained := _untrained(results, variant, partner):
         return untrained
     linear = _hardly_acts(results, variant)
     if linear:
-        return "confounded", linear
+        return _Part("confounded", linear)
     if comparison.sign == 0:
-        return "not yet", f"the difference from {partner.name} is within the spread of the seeds"
+        return _Part("not yet", "the difference is within the spread of the seeds", partner.name)
     if not comparison.equal_loss:
-        return "confounded", f"{variant.name} and {partner.name} have no perplexity in common"
+        return _Part("confounded", "no perplexity in common", partner.name)
     if comparison.sign < 0:
-        return "contradicted", f"above {partner.name}"
+        return _Part("contradicted", f"{variant.name} is above", partner.name)
     closed = _closed_gap(results, variant, "gate", results.latest(variant, "gate"))
     if closed and not _closed_gap(results, partner, "gate", results.latest(partner, "gate")):
-        return "confounded", f"{closed}: {side}1 falls because the gap has closed"
-    return "supported", ""
+        return _Part("confounded", f"{closed}: {side}1 falls because the gap has closed")
+    return _Part("supported")
 
 
 def _hardly_acts(results: _Results, variant: LanguageVariant) -> str:
@@ -507,9 +517,16 @@ def _same(first: LanguageVariant, second: LanguageVariant) -> bool:
 
 
 def _together(claim: str, numbers: str, parts: Sequence[_Part]) -> Finding:
-    """One finding from several: the worst verdict, and the reasons of those who have it."""
-    verdict = next(v for v in _WORST_FIRST if any(part[0] == v for part in parts))
-    reasons = dict.fromkeys(reason for other, reason in parts if other == verdict and reason)
+    """One finding from several: the worst verdict, and the reasons of those who have it, each said once."""
+    verdict = next(v for v in _WORST_FIRST if any(part.verdict == v for part in parts))
+    subjects: dict[str, list[str]] = {}
+    for part in parts:
+        if part.verdict == verdict and part.reason:
+            subjects.setdefault(part.reason, []).append(part.subject)
+    reasons = []
+    for reason, found in subjects.items():
+        about = ", ".join(dict.fromkeys(filter(None, found)))
+        reasons.append(f"{reason}: {about}" if about else reason)
     return Finding(claim=claim, verdict=verdict, numbers=numbers, reason="; ".join(reasons))
 
 

@@ -100,6 +100,12 @@ class AblationScreen(RunScreen):
     # What is where
 
     @property
+    def _is_single(self) -> bool:
+        """Claims have the screen to themselves: their numbers do not fit beside the table."""
+        has_claims = self._shown_view == "claims" and self._pane == "view" and not self.has_class("-wide")
+        return has_claims or super()._is_single
+
+    @property
     def _panes(self) -> list[str]:
         """The panes that can be in focus at this size."""
         panes = ["variants", "view"]

@@ -246,6 +246,41 @@ async def test_the_view_stays_on_the_residual_side_until_the_user_leaves_it(tmp_
         assert "down gradient u1*" in await run.press("P")
 
 
+async def test_claims_take_the_whole_width_and_no_number_is_cut(tmp_path, state):
+    async with shown(tmp_path) as run:
+        text = await run.press("4")
+        assert "2 variants" not in text
+        assert run.lines[2].endswith("┓")
+        seen = []
+        while not seen or run.lines[3:-2] != seen[-1]:
+            seen.append(run.lines[3:-2])
+            await run.press("down")
+        assert len(seen) > 3
+        rows = list(dict.fromkeys(line.strip("┃ ") for screen in seen for line in screen))
+        words = " ".join(rows).split()
+        for finding in states.findings(state):
+            assert set(finding.numbers.split()) <= set(words)
+        text = await run.press("tab", "shift+tab", "shift+tab")
+        assert "2 variants" in text
+        assert "[claims]" in text
+        assert "2 variants" in await run.press("1")
+
+
+def test_equal_reasons_are_one_sentence():
+    variants = tuple(
+        msgspec.structs.replace(EXPERIMENT.variants[0], name=name, activation=activation)
+        for name, activation in (("SiLU", "silu"), ("ReLU", "relu"))
+    )
+    experiment = msgspec.structs.replace(EXPERIMENT, variants=variants)
+    rising = states.planned(experiment, "cpu")
+    for step in STEPS:
+        for variant in variants:
+            for seed in range(2):
+                rising = states.fold(rising, probe(variant.name, seed, step, "o"))
+    found = next(each for each in states.findings(rising) if each.claim.startswith("O rises"))
+    assert found.reason == "no fall yet: SiLU, ReLU"
+
+
 @pytest.mark.parametrize("settings", [DARK, PLAIN], ids=["dark", "ascii"])
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_the_screen_goes_through_the_projections(tmp_path, size, settings):
