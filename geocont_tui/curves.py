@@ -78,17 +78,19 @@ def chart_data(state: AblationState, view: View, trajectories: Trajectories) -> 
     """
     shown = _shown(state, view)
     curves: list[Curve] = []
-    for index, name, variant, projection in shown:
+    for position, (index, name, variant, projection) in enumerate(shown, 1):
+        # The selected one, which is the last, stands out.
+        is_faint = position < len(shown)
         found = trajectories.of(state, variant.name, view.quantity, projection)
         if view.seeds_apart:
             curves += [
-                Curve(f"{name} seed {seed}", index, _floats(steps), _smooth(values, view.smoothing))
+                Curve(f"{name} seed {seed}", index, _floats(steps), _smooth(values, view.smoothing), is_faint=is_faint)
                 for seed, (steps, values) in found.seeds.items()
             ]
         else:
             low, high = (_smooth(bound, view.smoothing) for bound in (found.low, found.high))
             mean = _smooth(found.mean, view.smoothing)
-            curves.append(Curve(name, index, _floats(found.steps), mean, low, high))
+            curves.append(Curve(name, index, _floats(found.steps), mean, low, high, is_faint))
     length = max((variant.steps for _, _, variant, _ in shown), default=1)
     x_limits = _x_limits(length, view)
     return ChartData(
@@ -107,7 +109,8 @@ def _shown(state: AblationState, view: View) -> list[tuple[int, str, AnyVariant,
         has = states.measured_projections(variant)
         numbered = [(index, name) for index, name in enumerate(state.projections) if name in has]
         numbered.sort(key=lambda each: each[1] == view.projection)
-        return [(index, name, variant, name) for index, name in numbered]
+        marks = {name: "*" if states.residual_side(name) == view.quantity.side else "" for _, name in numbered}
+        return [(index, f"{name}{marks[name]}", variant, name) for index, name in numbered]
     shown = [
         (index, variant.name, variant, view.projection)
         for index, variant in enumerate(state.experiment.variants)

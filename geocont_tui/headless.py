@@ -417,7 +417,8 @@ def _projection_row(found: Summary, state: AblationState, projection: str) -> di
 def _number(found: Spread | None, digits: int = 3) -> str:
     if found is None:
         return "n/a"
-    style = f".{digits}f" if max(abs(found.mean), found.std or 0.0) < 1e5 else ".2e"
+    # z: no number is -0.000.
+    style = f"z.{digits}f" if max(abs(found.mean), found.std or 0.0) < 1e5 else ".2e"
     mean = f"{found.mean:{style}}"
     return mean if found.std is None else f"{mean} ± {found.std:{style}}"
 

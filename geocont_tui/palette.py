@@ -73,7 +73,8 @@ UNICODE = Glyphs(
     missing="·",
 )
 ASCII = Glyphs(
-    markers=("*", "o", "+", "x", "#", "@", "%", "&"),
+    # Lines are drawn with them: letters are told apart at a glance, and mean nothing else in a chart.
+    markers=("A", "B", "C", "D", "E", "F", "G", "H"),
     signs={
         "running": "*",
         "paused": "=",
@@ -105,6 +106,8 @@ ASCII = Glyphs(
 # Entries of the 256-colour cube, so that a 256-colour terminal shows exactly these.
 DARK_HUES = ("#5fafff", "#ffaf5f", "#5fd787", "#ff87af", "#ffff87", "#af87ff", "#ff5f5f", "#afd7d7")
 LIGHT_HUES = ("#005faf", "#af5f00", "#008700", "#d7005f", "#5f5f00", "#5f00af", "#af0000", "#005f5f")
+# On either background, a line that is seen and does not stand out.
+FAINT_HUES = ("#5f87af", "#af875f", "#5f875f", "#af5f87", "#87875f", "#875faf", "#af5f5f", "#5f8787")
 DARK_BANDS = ("#005f87", "#875f00", "#005f00", "#87005f", "#5f5f00", "#5f5faf", "#870000", "#5f8787")
 LIGHT_BANDS = ("#87afd7", "#d7af87", "#87af87", "#d787af", "#afaf87", "#af87d7", "#d78787", "#87afaf")
 DARK_ANSI = ("cyan", "yellow", "green", "magenta", "red", "bright_blue")
@@ -128,6 +131,7 @@ class Palette:
     glyphs: Glyphs
     ascii_only: bool
     hues: tuple[Style, ...]
+    faints: tuple[Style, ...]
     bands: tuple[Style, ...]
     text: Style
     dim: Style
@@ -143,6 +147,10 @@ class Palette:
     def band(self, index: int) -> Style:
         """Fainter style of the same hue."""
         return self.bands[index % len(self.bands)]
+
+    def faint(self, index: int) -> Style:
+        """Dim style of the same hue, for the line of a curve that is not the selected one."""
+        return self.faints[index % len(self.faints)]
 
     def marker(self, index: int) -> str:
         """One-cell marker of curve or variant number `index`."""
@@ -164,6 +172,7 @@ def palette_for(colours: ColourMode, dark: bool, ascii_only: bool = False) -> Pa
             glyphs=glyphs,
             ascii_only=ascii_only,
             hues=(Style(),),
+            faints=(faint,),
             bands=(faint,),
             text=Style(),
             dim=faint,
@@ -178,6 +187,7 @@ def palette_for(colours: ColourMode, dark: bool, ascii_only: bool = False) -> Pa
             glyphs=glyphs,
             ascii_only=ascii_only,
             hues=tuple(Style(color=name) for name in names),
+            faints=tuple(Style(color=name, dim=True) for name in names),
             bands=tuple(Style(color=name, dim=True) for name in names),
             text=Style(),
             dim=faint,
@@ -195,6 +205,7 @@ def palette_for(colours: ColourMode, dark: bool, ascii_only: bool = False) -> Pa
         glyphs=glyphs,
         ascii_only=ascii_only,
         hues=tuple(Style(color=hue) for hue in (DARK_HUES if dark else LIGHT_HUES)),
+        faints=tuple(Style(color=hue) for hue in FAINT_HUES),
         bands=tuple(Style(color=band) for band in (DARK_BANDS if dark else LIGHT_BANDS)),
         text=Style(),
         dim=faint,

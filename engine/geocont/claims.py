@@ -65,7 +65,7 @@ class Sample:
     def __str__(self) -> str:
         if not self.values:
             return "n/a"
-        return f"{self.mean:.2f}±{self.std:.2f}" if len(self.values) > 1 else f"{self.mean:.2f}"
+        return f"{self.mean:z.2f}±{self.std:.2f}" if len(self.values) > 1 else f"{self.mean:z.2f}"
 
 
 class _Results:
@@ -151,7 +151,7 @@ def _coherent_gradients(results: _Results, variants: Sequence[Variant]) -> Findi
     at_chance = [v.name for v in measured if known[v.name].mean <= results.band(v)[1]]
     means = [sample.mean for sample in known.values()]
     level = chance.mean_cosine(results.runs(measured[0])[0][0].v_dim)
-    numbers = f"v1 {min(means):.2f}…{max(means):.2f}, chance {level:.3f}"
+    numbers = f"v1 {min(means):z.2f}…{max(means):z.2f}, chance {level:.3f}"
     if at_chance:
         return Finding(
             claim=claim, verdict="contradicted", numbers=numbers, reason=f"at chance: {', '.join(at_chance)}"
@@ -169,7 +169,7 @@ def _chance_gradients(results: _Results, variants: Sequence[Variant]) -> Finding
         if not v1 or not u1:
             continue
         high_v, high_u = results.band(variant, "v")[1], results.band(variant, "u")[1]
-        texts.append(f"{variant.name} v1 {v1.mean:.3f} (95 % ≤ {high_v:.3f}), u1 {u1.mean:.3f}")
+        texts.append(f"{variant.name} v1 {v1.mean:z.3f} (95 % ≤ {high_v:.3f}), u1 {u1.mean:z.3f}")
         if v1.mean > high_v and u1.mean > high_u:
             above.append(variant.name)
         elif v1.mean > high_v or u1.mean > high_u:

@@ -623,8 +623,7 @@ def _sign(first: _BySeed, second: _BySeed) -> int:
 def _difference(differences: Sequence[float]) -> str:
     if not differences:
         return "n/a"
-    # Adding 0 takes the sign from a zero.
-    text = f"{round(statistics.fmean(differences), 2) + 0.0:+.2f}"
+    text = f"{statistics.fmean(differences):+z.2f}"
     return f"{text}±{_half_width(differences):.2f} (95 %)" if len(differences) > 1 else text
 
 
@@ -634,7 +633,7 @@ def _text(values: Mapping[int, float]) -> str:
 
 def _range(values: Iterable[float]) -> str:
     found = list(values)
-    return f"{min(found):.2f}…{max(found):.2f}" if found else "n/a"
+    return f"{min(found):z.2f}…{max(found):z.2f}" if found else "n/a"
 
 
 def _levels(measured: Iterable[_Measured]) -> str:

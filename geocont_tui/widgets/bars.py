@@ -154,7 +154,7 @@ def _draw_row(cells: list[Cell], row: BarRow, data: BarsData, layout: _Layout, p
         return
     if layout.bar:
         _draw_bar(cells, value, row, data, layout, palette)
-    write(cells, layout.value_start, f" {value:.2f}", palette.text, width)
+    write(cells, layout.value_start, f" {value:z.2f}", palette.text, width)
     if layout.note_start < width:
         write(cells, layout.note_start, f" {row.note}", palette.dim, width, ascii_only)
 

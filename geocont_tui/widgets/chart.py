@@ -29,6 +29,8 @@ from geocont_tui.palette import Palette
 from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, write
 
 NARROW = 50
+# In a narrow chart names of so few cells, as those of projections, leave the curves enough room.
+NAMED, SHORT = 30, 5
 MARK_EVERY = 12
 
 # Bits of the dots of a braille character: 4 rows × 2 columns.
@@ -40,7 +42,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 class Curve:
     """One curve: y over x in ascending x. None and non-finite values split the line.
 
-    `low` and `high`, of the length of x, are drawn as a dotted band behind the curves.
+    `low` and `high`, of the length of x, are drawn as a dotted band behind the curves. The line of a faint curve is
+    dim, its mark and name are not.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Curve:
     y: tuple[float | None, ...]
     low: tuple[float | None, ...] | None = None
     high: tuple[float | None, ...] | None = None
+    is_faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,11 @@ def draw(data: ChartData, width: int, height: int, palette: Palette) -> Frame:
     levels = [level for level in data.levels if scale.y_limits[0] <= level.y <= scale.y_limits[1]]
     labels += [f"{palette.glyphs.dash} {level.label}" for level in levels if level.label]
     right = 0
-    if width >= NARROW:
+    has_names = width >= NARROW or (width >= NAMED and all(cell_len(curve.name) <= SHORT for curve in data.curves))
+    if has_names and width < NARROW:
+        # Levels are named on their lines.
+        labels = labels[: len(data.curves)]
+    if has_names:
         right = min(max((cell_len(label) + 1 for label in labels), default=0), width * 3 // 10)
     elif width >= 12 and data.curves:
         right = 2
@@ -151,7 +159,8 @@ def draw(data: ChartData, width: int, height: int, palette: Palette) -> Frame:
         _draw_end_labels(canvas, left + columns + 1, rows, ends + references, palette)
     else:
         if right:
-            _draw_end_labels(canvas, left + columns + 1, rows, [(row, index, "") for row, index, _ in ends], palette)
+            named = ends if has_names else [(row, index, "") for row, index, _ in ends]
+            _draw_end_labels(canvas, left + columns + 1, rows, named, palette)
         for row, _, label in references:
             _draw_level_label(canvas, left, columns, row, rows, label, palette)
     return tuple(tuple(cells) for cells in canvas)
@@ -319,6 +328,7 @@ class _Plot:
         self._palette = palette
         self._dots: list[list[int]] = [[0] * columns for _ in range(rows)]
         self.cells: list[list[Cell]] = [[BLANK] * columns for _ in range(rows)]
+        self._has_curve = [[False] * columns for _ in range(rows)]
 
     def add_band(self, curve: Curve, scale: _Scale) -> None:
         if curve.low is None or curve.high is None:
@@ -361,17 +371,18 @@ class _Plot:
         return _rasterize(u, v, breaks, self.columns, self.rows, marker)
 
     def add_curve(self, line: "_Drawn") -> None:
-        style = self._palette.curve(line.curve.index)
+        palette, index = self._palette, line.curve.index
+        style = palette.faint(index) if line.curve.is_faint else palette.curve(index)
         for row, text in enumerate(line.text):
             for column, character in enumerate(text):
                 if character != " ":
                     self.cells[row][column] = (self._merged(row, column, character), style)
+                    self._has_curve[row][column] = True
 
     def _merged(self, row: int, column: int, character: str) -> str:
         """The curve's dots joined with those of the curves below it, not with a band's."""
-        before, style = self.cells[row][column]
-        is_curve = any(style is hue for hue in self._palette.hues)
-        if is_curve and 0x2800 <= ord(before) <= 0x28FF and 0x2800 <= ord(character) <= 0x28FF:
+        before, _ = self.cells[row][column]
+        if self._has_curve[row][column] and 0x2800 <= ord(before) <= 0x28FF and 0x2800 <= ord(character) <= 0x28FF:
             return chr(ord(before) | ord(character))
         return character
 
@@ -460,7 +471,7 @@ def _tick_labels(ticks: Sequence[float]) -> list[str]:
     if 0 < largest < 1e-3:
         return [f"{tick:.3g}" for tick in ticks]
     decimals = next((d for d in range(7) if all(abs(round(tick, d) - tick) < 1e-9 for tick in ticks)), 6)
-    return [f"{tick:.{decimals}f}" for tick in ticks]
+    return [f"{tick:z.{decimals}f}" for tick in ticks]
 
 
 def _thousands(value: float) -> str:

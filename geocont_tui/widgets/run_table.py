@@ -23,6 +23,7 @@ from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, write
 # Selection mark, state mark, variant's marker, blank.
 MARKS = 4
 NAME = 17
+NAMES = "variant"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def fraction(value: float | None, sign: bool = False) -> str:
     """A number around 0…1 in at most five cells: .93, -.21, 1.00; n/a for what does not exist."""
     if value is None or not math.isfinite(value):
         return "n/a"
-    text = f"{value:+.2f}" if sign else f"{value:.2f}"
+    text = f"{value:+z.2f}" if sign else f"{value:z.2f}"
     if float(text) == 0:
         return ".00"
     return text.replace("0.", ".", 1) if abs(float(text)) < 1 else text
@@ -73,7 +74,7 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "n/a"
     if abs(value) < 9.995:
-        return "0.00" if abs(value) < 0.005 else f"{value:.2f}"
+        return f"{value:z.2f}"
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}" if abs(value) < 99999 else f"{value:.0e}"
 
 
@@ -158,12 +159,14 @@ def draw(data: RunTableData, width: int, height: int, palette: Palette) -> Frame
     longest = max((cell_len(row.summary.variant) for row in data.rows), default=0)
     columns = _chosen(width - MARKS - min(longest, NAME), _columns(data.is_text, data.residual_side))
     used = sum(column.width + 1 for column in columns)
-    name_width = max(min(longest, width - MARKS - used), 0)
-    write(canvas[0], MARKS, "variant", palette.dim, MARKS + name_width)
+    # The word above the names has what room is left, over a column without a header too.
+    name_width = max(min(max(longest, len(NAMES)), width - MARKS - used), 0)
+    free = columns[0].width if columns and not columns[0].header else 0
+    write(canvas[0], MARKS, NAMES, palette.dim, MARKS + name_width + free)
     x = MARKS + name_width
     for column in columns:
         header = column.header.replace("Δ", "d").replace("±", "+-") if palette.ascii_only else column.header
-        write(canvas[0], x + 1, header.rjust(column.width), palette.dim, width)
+        write(canvas[0], x + 1 + column.width - len(header), header, palette.dim, width)
         x += column.width + 1
     first = _first(data, height)
     for position, cells in zip(range(first, len(data.rows)), canvas[1:], strict=False):

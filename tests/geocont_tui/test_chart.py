@@ -236,6 +236,27 @@ def test_a_narrow_chart_shows_markers_without_names() -> None:
     assert any(line.endswith(" ●") for line in narrow)
 
 
+def test_a_narrow_chart_names_curves_of_short_names() -> None:
+    curves = (curve([0.8, 0.8], index=0, name="q*"), curve([0.2, 0.2], index=1, name="o"))
+    text = lines(draw(ChartData(curves, (0.0, 1.0), levels=(Level(0.5, "chance 0.500"),)), 39, 12, DARK))
+    assert [line[-4:].rstrip() for line in text if line[-4:].strip()] == ["● q*", "▲ o"]
+    assert any("chance 0.500" in line for line in text)
+
+
+def test_a_faint_curve_has_a_dim_line_and_a_clear_mark() -> None:
+    dim, clear = curve([0.2, 0.2], index=0, is_faint=True), curve([0.8, 0.8], index=1)
+    frame = draw(ChartData((dim, clear), (0.0, 1.0)), 39, 12, DARK)
+    faint = [cell for row in frame for cell in row if cell[1] is DARK.faint(0)]
+    assert len(faint) > 25
+    assert ("●", DARK.curve(0)) in {cell for row in frame for cell in row}
+    assert not any(cell[1] is DARK.faint(1) for row in frame for cell in row)
+    # Dots of a faint curve are kept where a clear one lies over it.
+    both = draw(ChartData((dim, curve([0.0, 1.0], index=1)), (0.0, 1.0)), 39, 12, DARK)
+    alone = draw(ChartData((curve([0.0, 1.0], index=1),), (0.0, 1.0)), 39, 12, DARK)
+    pairs = zip(sum(both, ()), sum(alone, ()), strict=True)
+    assert any(one != other for one, other in pairs if one[1] is DARK.curve(1))
+
+
 @pytest.mark.parametrize("width", [41, 100])
 @pytest.mark.parametrize("palette", [DARK, PLAIN])
 def test_the_level_is_dashed_and_named(width: int, palette: Palette) -> None:
@@ -279,9 +300,9 @@ def test_where_hues_repeat_the_markers_stand_along_the_lines(palette: Palette, a
 def test_ascii_draws_each_curve_with_its_own_letter() -> None:
     curves = tuple(curve([0.2 + 0.3 * i, 0.2 + 0.3 * i], [0, 100], index=i, name="σ-層") for i in range(3))
     text = lines(draw(ChartData(curves, (0.0, 100.0)), 80, 20, PLAIN))
-    for letter in "*o+":
+    for letter in "ABC":
         assert any(letter * 30 in line for line in text)
-    assert any("* * s-?" in line for line in text)
+    assert any("A s-?" in line for line in text)
 
 
 # --- ticks

@@ -42,6 +42,15 @@ def test_the_most_telling_numbers_stay_when_it_is_narrow():
     assert wide[1].split() == ["▶", "●", "Res+GELU", "199", "49%", "0.21", ".96", ".93", ".01", ".90", "-.21", "▁▅█"]
 
 
+def test_the_header_over_short_names_is_whole_where_there_is_room():
+    assert table([row("SiLU")], 37)[0].split()[0] == "variant"
+    assert table([row("SiLU")], 90)[0].split()[0] == "variant"
+
+
+def test_no_zero_has_a_sign():
+    assert [number(-0.001), fraction(-0.001), fraction(-0.001, sign=True)] == ["0.00", ".00", ".00"]
+
+
 def test_what_does_not_exist_is_said():
     assert table([row(weight_v1=None, accuracy=None)], 40)[1].split()[-3:] == ["n/a", "n/a", "-.21"]
 

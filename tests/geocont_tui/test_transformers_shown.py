@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from geocont.events import RESIDUAL_SIDES, Alignment, Event, NetworkFinished, Ne
 from geocont.runs import Recording
 from staged_run import DARK, PLAIN, Source, staged
 
-from geocont_tui import headless
+from geocont_tui import curves, headless
 from geocont_tui import state as states
 from geocont_tui.app import AblationApp
 from geocont_tui.job import ablation_job
@@ -264,6 +265,34 @@ async def test_claims_take_the_whole_width_and_no_number_is_cut(tmp_path, state)
         assert "2 variants" in text
         assert "[claims]" in text
         assert "2 variants" in await run.press("1")
+
+
+async def test_projections_are_named_in_the_narrow_chart_and_the_selected_one_stands_out(tmp_path, state):
+    async with shown(tmp_path) as run:
+        text = await run.press("b", "p", "p", "p")
+        assert all(name in text for name in ("● q ", "◆ o* ", "△ down*"))
+    view = curves.View(states.WEIGHT_U1, "o", projections_apart=True)
+    for each in (view, replace(view, seeds_apart=True), replace(view, projections_apart=False, selected=1)):
+        shown_curves = curves.chart_data(state, each, curves.Trajectories()).curves
+        clear = {curve.name.split()[0] for curve in shown_curves if not curve.is_faint}
+        assert clear == {"o*" if each.projections_apart else "None"}
+
+
+async def test_no_zero_has_a_sign(tmp_path):
+    nothing = Alignment(v1=(-1e-9,) * 3, u1=(-1e-9,) * 3)
+    changed = [
+        msgspec.structs.replace(event, weight=nothing, gradient=nothing) if isinstance(event, Probe) else event
+        for event in events()
+    ]
+    state = None
+    for event in changed:
+        state = states.fold(state, event)
+    assert re.findall(r"-0*\.0+\b", headless.summary_table(state)) == []
+    source = Source(iter(changed))
+    app = AblationApp(ablation_job(EXPERIMENT, Recording(source, tmp_path), "cpu"), DARK)
+    async with staged(app, source, tmp_path, (140, 40)) as run:
+        for key in ("1", "2", "b", "3", "4", "enter"):
+            assert re.findall(r"[-−]0*\.0+\b", await run.press(key)) == []
 
 
 def test_equal_reasons_are_one_sentence():
