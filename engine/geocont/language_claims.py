@@ -458,9 +458,9 @@ def _loss(
     if linear:
         return _Part("confounded", linear)
     if comparison.sign == 0:
-        return _Part("not yet", "the difference is within the spread of the seeds", partner.name)
+        return _Part("not yet", "the difference is within the spread of the seeds", f"from {partner.name}")
     if not comparison.equal_loss:
-        return _Part("confounded", "no perplexity in common", partner.name)
+        return _Part("confounded", "no perplexity in common", f"with {partner.name}")
     if comparison.sign < 0:
         return _Part("contradicted", f"{variant.name} is above", partner.name)
     closed = _closed_gap(results, variant, "gate", results.latest(variant, "gate"))

@@ -1,5 +1,6 @@
 """Runs of transformers: projections as the second axis in the state, the tables, the final table and on the screen."""
 
+import itertools
 import math
 import random
 import re
@@ -14,7 +15,7 @@ from geocont import tables
 from geocont.ablations.experiment import LanguageExperiment, LanguageVariant
 from geocont.events import RESIDUAL_SIDES, Alignment, Event, NetworkFinished, NetworkPlan, Probe, Progress, RunStarted
 from geocont.runs import Recording
-from staged_run import DARK, PLAIN, Source, staged
+from staged_run import DARK, FEW_COLOURS, LIGHT, NO_COLOUR, PLAIN, SNAPSHOTS, Source, compare, staged
 
 from geocont_tui import curves, headless
 from geocont_tui import state as states
@@ -24,6 +25,9 @@ from geocont_tui.run_tables import run_tables
 from geocont_tui.widgets.spectrum_table import FIELDS, spectrum_of
 
 STEPS = (0, 10, 40, 100)
+# How far each projection comes on its residual side, from chance.
+RISES = {"q": 0.75, "k": 0.65, "v": 0.15, "o": 0.65, "gate": 0.55, "up": 0.45, "down": 0.35}
+MODES = {"dark": DARK, "light": LIGHT, "16": FEW_COLOURS, "none": NO_COLOUR, "ascii": PLAIN}
 EXPERIMENT = LanguageExperiment(
     name="tiny",
     seeds=2,
@@ -37,7 +41,8 @@ EXPERIMENT = LanguageExperiment(
 
 def probe(variant: str, seed: int, step: int, projection: str) -> Probe:
     chance = random.Random(f"{variant} {seed} {step} {projection}")
-    level = {"v": (0.2 + 0.6 * step / 100, 0.1), "u": (0.1, 0.2 + 0.6 * step / 100)}[RESIDUAL_SIDES[projection]]
+    risen = 0.1 + RISES[projection] * step / 100
+    level = {"v": (risen, 0.1), "u": (0.1, risen)}[RESIDUAL_SIDES[projection]]
     v1, u1 = (tuple(value + 0.01 * chance.random() for _ in range(3)) for value in level)
     return synthetic.probe(
         0,
@@ -229,6 +234,38 @@ async def shown(tmp_path, size=(80, 24), settings=DARK):
         yield run
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "sizes", "modes"),
+    [
+        ("curves", (), [(100, 30), (140, 40)], ["dark"]),
+        ("curves", (), [(80, 24)], ["dark", "16", "none", "ascii"]),
+        ("writer", ("p", "p", "p"), [(80, 24)], ["dark"]),
+        ("projections", ("1", "b"), [(60, 15), (140, 40)], ["dark"]),
+        ("projections", ("1", "b"), [(80, 24)], ["dark", "none", "ascii"]),
+        ("bars", ("b", "2"), [(60, 15), (80, 24), (100, 30)], ["none"]),
+        ("claims", ("4",), [(60, 15), (80, 24), (100, 30)], ["dark"]),
+    ],
+)
+async def test_what_the_screen_shows(tmp_path, name, keys, sizes, modes):
+    for size, mode in itertools.product(sizes, modes):
+        # Its name is on the screen.
+        folder = tmp_path / f"{size[0]} {mode}" / "2026-12-01T14-03-11_tiny_k3f9"
+        folder.mkdir(parents=True)
+        async with shown(folder, size, MODES[mode]) as run:
+            text = await run.press(*keys)
+            compare(f"transformer_{name}_{size[0]}x{size[1]}_{mode}.txt", text)
+            assert all(sum(segment.cell_length for segment in row) == size[0] for row in run.rows)
+
+
+@pytest.mark.parametrize(("name", "keys"), [("curves", ()), ("projections", ("1", "b"))])
+async def test_a_light_screen_says_the_same(tmp_path, name, keys):
+    folder = tmp_path / "2026-12-01T14-03-11_tiny_k3f9"
+    folder.mkdir()
+    async with shown(folder, (80, 24), LIGHT) as run:
+        text = await run.press(*keys)
+        assert text + "\n" == (SNAPSHOTS / f"transformer_{name}_80x24_dark.txt").read_text(encoding="utf-8")
+
+
 async def test_the_view_stays_on_the_residual_side_until_the_user_leaves_it(tmp_path):
     async with shown(tmp_path) as run:
         assert "v1*" in run.lines[3]
@@ -247,24 +284,28 @@ async def test_the_view_stays_on_the_residual_side_until_the_user_leaves_it(tmp_
         assert "down gradient u1*" in await run.press("P")
 
 
-async def test_claims_take_the_whole_width_and_no_number_is_cut(tmp_path, state):
+async def test_claims_take_the_whole_width_beside_no_table(tmp_path):
     async with shown(tmp_path) as run:
         text = await run.press("4")
         assert "2 variants" not in text
         assert run.lines[2].endswith("┓")
+        text = await run.press("tab", "shift+tab", "shift+tab")
+        assert "2 variants" in text
+        assert "[claims]" in text
+        assert "2 variants" in await run.press("1")
+
+
+async def test_claims_scroll_and_no_number_is_cut(tmp_path, state):
+    async with shown(tmp_path, (60, 15)) as run:
+        await run.press("4")
         seen = []
         while not seen or run.lines[3:-2] != seen[-1]:
             seen.append(run.lines[3:-2])
             await run.press("down")
         assert len(seen) > 3
-        rows = list(dict.fromkeys(line.strip("┃ ") for screen in seen for line in screen))
-        words = " ".join(rows).split()
+        words = " ".join(line.strip("┃ ") for screen in seen for line in screen).split()
         for finding in states.findings(state):
             assert set(finding.numbers.split()) <= set(words)
-        text = await run.press("tab", "shift+tab", "shift+tab")
-        assert "2 variants" in text
-        assert "[claims]" in text
-        assert "2 variants" in await run.press("1")
 
 
 async def test_projections_are_named_in_the_narrow_chart_and_the_selected_one_stands_out(tmp_path, state):
