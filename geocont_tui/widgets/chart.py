@@ -527,6 +527,9 @@ def _draw_end_labels(canvas: list[list[Cell]], x: int, rows: int, ends: list[_En
         style = palette.reference if index is None else palette.curve(index)
         sign = palette.glyphs.dash if index is None else palette.marker(index)
         after = write(canvas[row], x, sign, style, len(canvas[row]))
+        if index is None and after + 1 + cell_len(name) > len(canvas[row]):
+            # Half of what stands in brackets would say nothing.
+            name = name.partition(" (")[0]
         write(canvas[row], after + 1, name, style, len(canvas[row]), palette.ascii_only)
 
 

@@ -267,6 +267,13 @@ def test_the_level_is_dashed_and_named(width: int, palette: Palette) -> None:
     assert any("chance .062" in line for line in text)
 
 
+@pytest.mark.parametrize(("width", "named"), [(100, "chance 0.071 (128 dims)"), (60, "chance 0.071")])
+def test_the_label_of_a_level_is_whole_or_without_its_brackets(width: int, named: str) -> None:
+    data = ChartData((curve([0.9, 0.9]),), (0.0, 1.0), levels=(Level(0.07, "chance 0.071 (128 dims)"),))
+    (label,) = (line for line in lines(draw(data, width, 14, DARK)) if "chance" in line)
+    assert label.rstrip().endswith(f"┄ {named}")
+
+
 def test_a_level_outside_the_limits_is_not_drawn_at_the_border() -> None:
     data = ChartData((), (0.0, 100.0), (0.5, 1.0), levels=(Level(0.06, "chance .062"), Level(math.nan, "nothing")))
     text = "\n".join(lines(draw(data, 80, 14, DARK)))
