@@ -130,7 +130,7 @@ class RunApp(LineApp[None]):
 
     def on_mount(self) -> None:
         if self._is_called_off:
-            self.exit()
+            self.call_after_refresh(self.exit)
             return
         self.app_resume_signal.subscribe(self, self._repaint_all)
         writer = holder(self.job.folder) if self.is_watching else None
@@ -243,8 +243,9 @@ class RunApp(LineApp[None]):
     def call_off(self) -> None:
         """Take the screen away, from whatever thread. The job is left as it is, for who calls `job.run` next."""
         self._is_called_off = True
+        # Not before all widgets are there: a screen that is mounted without them fails.
         if self.is_running:
-            self.call_later(self.exit)
+            self.call_after_refresh(self.exit)
 
     def _fatal_error(self) -> None:
         """What Textual calls on a bug in the screen: no local variables, which may hold secrets, are shown or kept."""

@@ -197,7 +197,8 @@ class Job(FoldedRun[State]):
             self.recording.close()
 
     def _pull(self, is_cancelled: Callable[[], bool], told: Callable[[State, Event], None]) -> None:
-        while not self._leave.is_set():
+        # A journal begins with how the run began, also that of one which was stopped at once.
+        while not (self._leave.is_set() and self.has_begun):
             if is_cancelled():
                 return
             if self._is_held_up():
@@ -222,7 +223,6 @@ class Job(FoldedRun[State]):
                 self.stop()
                 return True
         is_paused = not self._going.is_set()
-        # A journal begins with how the run began.
         if self.has_begun and is_paused != self._snapshot.state.paused:
             event = RunPaused(time=time.time()) if is_paused else RunResumed(time=time.time())
             self.recording.note(event)

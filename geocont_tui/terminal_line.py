@@ -187,6 +187,20 @@ if sys.platform != "win32":
         def start_application_mode(self) -> None:
             self.line = Line(sys.__stderr__.fileno() if sys.__stderr__ else 2, self._moved)
             super().start_application_mode()  # type: ignore[no-untyped-call]
+            if self._must_signal_resume:
+                # Still in the background of its shell: it was stopped again.
+                self.close()
+
+        def _sigcont_application(self, *_: object) -> None:
+            # Textual begins once more whenever this signal comes, and what was begun before would never end. It comes
+            # with every hang-up too, and where another process had stopped this one.
+            if self.line is None:
+                if self._must_signal_resume:
+                    super()._sigcont_application()
+            elif os.isatty(self.fileno):
+                self.suspend_application_mode()
+                self._must_signal_resume = True
+                super()._sigcont_application()
 
         def _request_terminal_sync_mode_support(self) -> None:
             # Keys are read from here on, and so are answers.

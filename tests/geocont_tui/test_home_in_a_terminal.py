@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+from geocont.run_lock import holder
 from geocont.runs import Recording
 from test_screen_in_a_terminal import PATIENCE, Terminal, given_back
 
@@ -73,6 +74,34 @@ def test_a_terminal_that_goes_away_ends_it(tmp_path):
         terminal.read_until(b"There are no runs yet.")
         terminal.hang_up()
         assert terminal.process.wait(PATIENCE) == 129
+
+
+def test_a_preset_goes_on_in_the_background_and_is_watched(tmp_path, screen, monkeypatch):
+    try:
+        with home(tmp_path) as terminal:
+            terminal.read_until(b"There are no runs yet.")
+            os.write(terminal.parent, b"2\r")
+            terminal.read_until(b"steps/s")
+            # Back home, and out of there: the run goes on.
+            terminal.written = b""
+            os.write(terminal.parent, b"q")
+            terminal.read_until(b"1 live")
+            os.write(terminal.parent, b"q")
+            assert terminal.end() == 0
+            assert given_back(terminal.written)
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+        watching = screen("watch")
+        watching.read_until("ablate mlp")
+        watching.read_until("running")
+        watching.press("x")
+        watching.read_until("stop the training?")
+        watching.press("x")
+        watching.read_until("stopped")
+    finally:
+        for run in (tmp_path / "geocont-tui" / "runs").glob("*"):
+            writer = holder(run)
+            if writer is not None:
+                os.kill(writer.pid, signal.SIGKILL)
 
 
 def test_a_model_that_there_is_not_is_explained_at_home(tmp_path):

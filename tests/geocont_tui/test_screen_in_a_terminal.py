@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from geocont.events import Event, RunFinished
+from geocont.events import Event, RunFinished, RunStarted
 
 TESTS = Path(__file__).parents[1]
 SECRET = "hf_a_token_in_a_local_variable"
@@ -261,6 +261,37 @@ def test_ctrl_z_suspends_and_fg_paints_again(tmp_path):
         assert b"\x1b[?1049h" in run.written
         run.process.send_signal(signal.SIGTERM)
         assert run.end() == 143
+
+
+def test_a_signal_to_go_on_that_nobody_waits_for_leaves_nothing_behind(tmp_path):
+    with terminal(tmp_path) as run:
+        tasks = Path(f"/proc/{run.process.pid}/task")
+        run.read_until(b"what this shows")
+        before = len(list(tasks.iterdir()))
+        run.written = b""
+        # Somebody else may have had the terminal.
+        run.process.send_signal(signal.SIGCONT)
+        run.read_until(b"what this shows")
+        wait_for(lambda: len(list(tasks.iterdir())) == before)
+        run.hang_up()
+        # The system sends one with a hang-up, too.
+        while not (tmp_path / "error.log").exists() and len(list(tasks.iterdir())) >= before:
+            run.process.send_signal(signal.SIGCONT)
+        goes_on_to_its_end(run, tmp_path)
+    assert not (tmp_path / "error.log").exists()
+
+
+def test_a_signal_before_anything_is_shown_stops_a_run_that_has_begun(tmp_path):
+    with terminal(tmp_path) as run:
+        run.read_until(b"\x1b[?1049h")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end() == 143
+        assert given_back(run.written)
+    assert not (tmp_path / "error.log").exists()
+    first, *_, last = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert isinstance(msgspec.json.decode(first, type=Event), RunStarted)
+    assert msgspec.json.decode(last, type=Event) == last_event(tmp_path)
+    assert last_event(tmp_path).status == "stopped"
 
 
 def test_quitting_says_where_the_run_is_kept(tmp_path):
