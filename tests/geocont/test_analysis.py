@@ -803,7 +803,7 @@ def test_prediction_layers_and_inner_matrices_are_left_out_unless_asked_for(tmp_
 def test_every_option_of_an_analysis_is_in_its_parameters(tmp_path):
     import inspect
 
-    options = set(inspect.signature(analysis.analyze).parameters) - {"use_cache", "device"}
+    options = set(inspect.signature(analysis.analyze).parameters) - {"use_cache", "device", "report"}
     assert options == set(analysis.Analysis.__struct_fields__)
     [started, *_] = run(write(tmp_path / "m", llama_tensors(2)), layers="0-1", projections="q")
     again = run(**{name: value for name, value in started.parameters.items() if value is not None})
