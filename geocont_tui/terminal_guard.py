@@ -5,7 +5,7 @@
 
 Textual handles neither SIGTERM nor SIGHUP, and its loop stands still while the line is stalled. So a signal handler
 only writes into a pipe, and a thread acts: it asks for the end, and where that does not come in time it gives the
-terminal back itself and ends the process.
+terminal back itself and ends the process. After kill -9 a `Restorer` does.
 """
 
 import os
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
+
+from geocont_tui.terminal_restorer import Restorer
 
 if sys.platform != "win32":
     import termios
@@ -59,6 +61,7 @@ class TerminalGuard:
         self._lose = lose
         self._terminal: int | None = None
         self._attributes: list[Any] | None = None
+        self._restorer: Restorer | None = None
         self._deadline: float | None = None
         self._before: dict[int, Any] = {}
         self._thread = threading.Thread(target=self._watch, name="terminal-guard", daemon=True)
@@ -74,6 +77,8 @@ class TerminalGuard:
             # A descriptor of its own never blocks and does not go when the standard streams do.
             self._terminal = os.open(os.ttyname(stream), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
             self._attributes = termios.tcgetattr(self._terminal)
+            if self._has_screen:
+                self._restorer = Restorer(self._terminal, self._attributes, _RESTORED)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # One that is ignored (nohup) stays ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -94,6 +99,7 @@ class TerminalGuard:
         self._thread.join()
         for descriptor in self._pipe:
             os.close(descriptor)
+        self._dismiss()
         self._close()
 
     def leave(self) -> None:
@@ -101,7 +107,12 @@ class TerminalGuard:
         self._is_away = True
         if self.signal is None:
             self._deadline = None
+        self._dismiss()
         self._let_go()
+
+    def _dismiss(self) -> None:
+        if self._restorer is not None:
+            self._restorer.dismiss()
 
     def _let_go(self) -> None:
         if self._device is None:
@@ -164,6 +175,7 @@ class TerminalGuard:
             self._exit()
 
     def _hang_up(self) -> None:
+        self._dismiss()
         self._let_go()
         self._close()
         if not self.is_lost:
@@ -179,6 +191,7 @@ class TerminalGuard:
         assert self.signal is not None
         self._let_go()
         self._give_back()
+        self._dismiss()
         os._exit(128 + self.signal)
 
     def _give_back(self) -> None:

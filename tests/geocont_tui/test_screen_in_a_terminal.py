@@ -294,6 +294,26 @@ def test_a_signal_before_anything_is_shown_stops_a_run_that_has_begun(tmp_path):
     assert last_event(tmp_path).status == "stopped"
 
 
+def test_a_screen_that_is_killed_leaves_a_terminal_as_it_was(tmp_path):
+    watch = shlex.join([sys.executable, "-m", "geocont_tui", "watch", str(tmp_path)]).encode()
+    with terminal(tmp_path, shell=True) as run:
+        shell = run.process.pid
+        children = Path(f"/proc/{shell}/task/{shell}/children")
+        for command, shown in ((b"", b"what this shows"), (watch, b"interrupted")):
+            os.write(run.parent, command + b"\n")
+            run.read_until(shown)
+            os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+            # The last of what brings the main screen back.
+            run.read_until(b"\x1b[?1004l\x1b[0m")
+            assert given_back(run.written)
+            run.written = b""
+            os.write(run.parent, b"stty -a\n")
+            run.read_until(b"echoke")
+            assert b" icanon " in run.written
+            assert b" -echo " not in run.written
+            run.written = b""
+
+
 def test_quitting_says_where_the_run_is_kept(tmp_path):
     with terminal(tmp_path) as run:
         run.read_until(b"what this shows")
