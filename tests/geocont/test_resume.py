@@ -34,7 +34,7 @@ from geocont.events import (
 )
 from geocont.run_lock import RunLock, holder
 
-ROUNDS = 22
+ROUNDS = 20
 
 
 def variant(name: str, **changes) -> Variant:

@@ -14,7 +14,9 @@ from geocont.run_lock import holder
 from program import PROGRAM, command, journal, wait_for
 from safetensors.torch import save_file
 
-LAYERS, WIDTH = 10, 448
+from geocont_tui import cli
+
+LAYERS, WIDTH = 8, 288
 NAMES = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
 
 
@@ -77,11 +79,8 @@ def test_killed_in_the_middle_it_goes_on_from_its_results_to_the_same_tables(mod
     pairs = [event for event in journal(run) if isinstance(event, PairMeasured)]
     assert len({(event.projection, event.layer_a) for event in pairs}) == len(pairs) == (LAYERS - 1) * len(NAMES)
 
-    whole = command(
-        *("analyze", str(model), "--headless", "--device", "cpu", "--no-cache", "--run-dir", str(tmp_path / "whole")),
-        *("--csv", str(tmp_path / "uninterrupted")),
-    )
-    assert whole.returncode == 0, whole.stderr
+    options = ["--headless", "--device", "cpu", "--no-cache", "--run-dir", str(tmp_path / "whole")]
+    assert cli.run(["analyze", str(model), *options, "--csv", str(tmp_path / "uninterrupted")]) == 0
     for name in ("pairs.csv", "matrices.csv"):
         resumed_rows, whole_rows = (
             sorted((tmp_path / folder / name).read_text("utf-8").splitlines())

@@ -176,7 +176,7 @@ async def test_a_screen_too_small_says_so_and_recovers(tmp_path):
         assert run.text + "\n" == (SNAPSHOTS / "analysis_80x24_dark.txt").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("size", [(1, 1), (59, 14), (60, 15), (300, 90), (80, 15), (200, 16), (100, 60)])
+@pytest.mark.parametrize("size", [(1, 1), (60, 15), (300, 90), (200, 16)])
 async def test_any_size_can_be_drawn(tmp_path, size):
     async with running(tmp_path, size, events=synthetic_analysis.awkward_events(until=0.5)) as run:
         for key in ("2", "3", "4", "5", "6", "7", "8", "1", "tab", "z", "down", "right", "tab", "tab"):
