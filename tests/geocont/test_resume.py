@@ -194,9 +194,9 @@ def trained(events, steps: int, tiny: Experiment) -> None:
                 return
 
 
-def train_here(tiny: Experiment, folder: Path) -> Iterator[Event]:
+def train_here(tiny: Experiment, folder: Path, device: str = "cpu") -> Iterator[Event]:
     """What `crew.train` yields, from this process, with a checkpoint after each slice of work."""
-    workshop = training.ImageWorkshop(tiny, "cpu")
+    workshop = training.ImageWorkshop(tiny, device)
     yield from workshop.introduction()
     held = journal.journaled(folder)
     (share,) = crew._deal(tiny, held, 1, folder / "checkpoint")
@@ -249,11 +249,31 @@ def test_a_stopped_run_goes_on_where_it_was_and_so_does_its_time(tiny, tmp_path,
     assert whole[-1].network_steps == 300
 
 
-def stopped_run(parent: Path, tiny: Experiment) -> Path:
+def stopped_run(parent: Path, tiny: Experiment, device: str = "cpu") -> Path:
     folder = runs.create_run_folder(tiny, parent)
-    with runs.Recording(train_here(tiny, folder), folder) as recording:
+    with runs.Recording(train_here(tiny, folder, device), folder) as recording:
         trained(recording, 25, tiny)
     return folder
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_run_that_was_stopped_has_the_numbers_of_one_that_was_not(tiny, tmp_path):
+    is_gone_on_with_on("cuda", tiny, tmp_path)
+
+
+def is_gone_on_with_on(device: str, tiny: Experiment, folder: Path) -> None:
+    """A run on a device, stopped and gone on with, has the same numbers to the tolerance of float32."""
+    whole = list(train_here(tiny, runs.create_run_folder(tiny, folder), device))
+    stopped = stopped_run(folder, tiny, device)
+    events = list(runs.Recording(train_here(tiny, stopped, device), stopped, resume=True))
+    assert isinstance(events[0], RunContinued)
+    again = [event for event in runs.read_events(stopped) if isinstance(event, Probe)]
+    wanted = {(event.variant, event.seed, event.step): event for event in whole if isinstance(event, Probe)}
+    assert {(event.variant, event.seed, event.step) for event in again} == wanted.keys()
+    for event in again:
+        known = wanted[event.variant, event.seed, event.step]
+        assert event.loss == pytest.approx(known.loss, rel=1e-3)
+        assert event.sigma_ratio == pytest.approx(known.sigma_ratio, rel=1e-3)
 
 
 def test_what_does_not_fit_is_said_and_trained_anew(tiny, tmp_path, reference):
