@@ -45,7 +45,7 @@ def main() -> int:
         kept = checkpoints.Checkpoints(Path(folder) / "checkpoint", experiment, 0.25 if arguments.self_check else None)
         slices = trained.slices(trained.stacks(experiment.networks[::2]), threading.Event(), kept)
         began = time.perf_counter()
-        while time.perf_counter() - began < length:
+        while time.perf_counter() - began < length or (arguments.self_check and not spent):
             next(slices)
         took = time.perf_counter() - began
         files = list((Path(folder) / "checkpoint").glob("*.safetensors"))
