@@ -87,7 +87,7 @@ class HomeApp(LineApp[Choice]):
         self.set_interval(_READ_SECONDS, self.read)
         self.set_interval(_HELD_SECONDS, self.paint_held)
         if self._is_called_off:
-            self.exit()
+            self.call_after_refresh(self.exit)
         if self._said is not None:
             problem, remedy = self._said
             said = (Paragraph(problem, "selected"), Paragraph(""), Paragraph(remedy))
@@ -105,8 +105,9 @@ class HomeApp(LineApp[Choice]):
     def call_off(self) -> None:
         """Take the screen away, from whatever thread."""
         self._is_called_off = True
+        # Not before all widgets are there: a screen that is mounted without them fails.
         if self.is_running:
-            self.call_later(self.exit)
+            self.call_after_refresh(self.exit)
 
     # What the screen asks
 

@@ -95,7 +95,7 @@ def mean_of_pairs(values: Iterable[float | None]) -> float | None:
 def perplexity(loss: float | None) -> float | None:
     """exp of a loss in nats a token; None where it does not exist or is too large for a number."""
     try:
-        return None if loss is None or math.isnan(loss) else math.exp(loss)
+        return math.exp(loss) if loss is not None and math.isfinite(loss) else None
     except OverflowError:
         return None
 

@@ -68,6 +68,15 @@ def test_sigterm_gives_the_terminal_back(tmp_path):
         assert given_back(terminal.written)
 
 
+def test_a_signal_before_anything_is_shown_ends_it_in_order(tmp_path):
+    with home(tmp_path) as terminal:
+        terminal.read_until(b"\x1b[?1049h")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 143
+        assert given_back(terminal.written)
+        assert b"NoMatches" not in terminal.written
+
+
 def test_a_terminal_that_goes_away_ends_it(tmp_path):
     with home(tmp_path) as terminal:
         terminal.read_until(b"There are no runs yet.")
