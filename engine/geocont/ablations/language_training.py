@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import torch
 from jaxtyping import Int
@@ -18,6 +19,7 @@ from torch import Tensor
 from geocont import devices
 from geocont.ablations import checkpoints, corpora, language_model, probes, products
 from geocont.ablations.experiment import LanguageExperiment, LanguageVariant
+from geocont.ablations.optimizers import Optimizer
 from geocont.ablations.workshop import Workshop, is_out_of_memory
 from geocont.errors import InputError, JobError
 from geocont.events import (
@@ -250,7 +252,7 @@ class LanguageTraining:
                 leaf = value.to(self._device, copy=True).requires_grad_()
                 leaf.grad = torch.zeros_like(leaf)
                 self._leaves[name] = leaf
-        self._optimizer = self._make_optimizer()
+        self._optimizers = self._make_optimizers()
         self._followers = {
             name: probes.Follower(
                 initial[name][None].to(self._probe_device, copy=True),
@@ -266,30 +268,21 @@ class LanguageTraining:
         self.probe_seconds += time.perf_counter() - began
         self._started = True
 
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        settings = self.variant.optimizer
-        matrices: list[torch.nn.Parameter] = []
-        vectors: list[torch.nn.Parameter] = []
-        for name, value in self._projections.items():
-            parameter = torch.nn.Parameter(value)
-            parameter.grad = self._gradients[name].values[:, 0]
-            matrices.append(parameter)
+    def _make_optimizers(self) -> list[Optimizer]:
+        """Of the matrices, and of the gains of the norms, which are not drawn to zero."""
+        matrices = [(value, self._gradients[name].values[:, 0]) for name, value in self._projections.items()]
+        vectors: list[tuple[Tensor, Tensor]] = []
         for leaf in self._leaves.values():
-            parameter = torch.nn.Parameter(leaf.detach())
-            parameter.grad = leaf.grad
-            (matrices if leaf.ndim == 2 and len(leaf) > self.variant.depth else vectors).append(parameter)
-        # The gains of the norms are not drawn to zero.
-        groups = [
-            {"params": matrices, "weight_decay": settings.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+            assert leaf.grad is not None
+            is_matrix = leaf.ndim == 2 and len(leaf) > self.variant.depth
+            (matrices if is_matrix else vectors).append((leaf.detach(), leaf.grad))
+        settings = self.variant.optimizer
+        groups = [(settings, matrices), (msgspec.structs.replace(settings, weight_decay=0.0), vectors)]
+        return [
+            Optimizer(its_settings, [value for value, _ in group], [gradient for _, gradient in group])
+            for its_settings, group in groups
+            if group
         ]
-        return torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.epsilon,
-            fused=True,
-        )
 
     def _parameters(self) -> dict[str, Tensor]:
         return self._projections | {name: leaf.detach() for name, leaf in self._leaves.items()}
@@ -302,8 +295,8 @@ class LanguageTraining:
             gradients.settle()
             found[f"cumulative.{name}"] = gradients.totals
             found |= {f"follower.{name}.{key}": value for key, value in self._followers[name].state().items()}
-        for index, parameter in enumerate(self._optimized()):
-            found |= {f"optimizer.{index}.{key}": value for key, value in self._optimizer.state[parameter].items()}
+        for index, remembered in enumerate(self._optimizer_states()):
+            found |= {f"optimizer.{index}.{key}": value for key, value in remembered.items()}
         counted = torch.tensor([self._loss, self._loss_sum, self._batches], dtype=torch.float64)
         return found | {"counted": counted}
 
@@ -317,19 +310,15 @@ class LanguageTraining:
         for name, gradients in self._gradients.items():
             gradients.totals.copy_(state[f"cumulative.{name}"])
             self._followers[name].restore(_under(f"follower.{name}.", state))
-        for index, parameter in enumerate(self._optimized()):
+        for index, remembered in enumerate(self._optimizer_states()):
             found = _under(f"optimizer.{index}.", state)
-            if found:
-                # The counter of the steps stays where it is written; the rest goes where the parameter is.
-                self._optimizer.state[parameter] = {
-                    key: value.to(self._device, copy=True) for key, value in found.items()
-                }
+            remembered.update({key: value.to(self._device, copy=True) for key, value in found.items()})
         self._loss, self._loss_sum, batches = state["counted"].tolist()
         self._batches = int(batches)
         self.step = self.kept_step = step
 
-    def _optimized(self) -> list[torch.nn.Parameter]:
-        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+    def _optimizer_states(self) -> list[dict[str, Tensor]]:
+        return [state for optimizer in self._optimizers for state in optimizer.states]
 
     def _compute_gradients(self, is_probed: bool) -> None:
         """Forward and backward on the sequences of this step; the parameters stay."""
@@ -374,15 +363,15 @@ class LanguageTraining:
     def _update(self) -> None:
         """Clip the gradient where asked and take the optimiser's step."""
         limit = self.variant.optimizer.gradient_clip
-        parameters = self._optimized()
         if limit:
             for gradients in self._gradients.values():
                 # The cumulative gradient is that of the loss.
                 gradients.settle()
-            torch.nn.utils.clip_grad_norm_(parameters, limit)
-        for group in self._optimizer.param_groups:
-            group["lr"] = language_model.learning_rate(self.variant, self.step)
-        self._optimizer.step()
+            values = [gradient for optimizer in self._optimizers for gradient in optimizer.gradients]
+            norm = torch.nn.utils.get_total_norm(values)
+            torch._foreach_mul_(values, (limit / (norm + 1e-6)).clamp_max(1.0))
+        for optimizer in self._optimizers:
+            optimizer.step(language_model.learning_rate(self.variant, self.step))
         self.step += 1
         self.network_steps += 1
 
@@ -463,7 +452,7 @@ class LanguageTraining:
     def _release(self) -> None:
         """Let go of everything large."""
         self.is_over = True
-        del self._projections, self._gradients, self._leaves, self._optimizer, self._followers
+        del self._projections, self._gradients, self._leaves, self._optimizers, self._followers
 
 
 def _evaluation_steps(schedule: Sequence[int], steps: int) -> set[int]:

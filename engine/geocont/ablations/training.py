@@ -19,7 +19,8 @@ from torch import Tensor
 
 from geocont import devices, spectra
 from geocont.ablations import checkpoints, datasets, probes, products, residual_mlp
-from geocont.ablations.experiment import SGD, Adam, Experiment, Initialization, Probes, Variant
+from geocont.ablations.experiment import Experiment, Initialization, Probes, Variant
+from geocont.ablations.optimizers import Optimizer
 from geocont.ablations.slices import report
 from geocont.ablations.workshop import Workshop, is_out_of_memory
 from geocont.errors import InputError, JobError
@@ -251,8 +252,8 @@ class StackTraining:
         self._hidden_gradients.settle()
         found = {f"parameter.{name}": value for name, value in self._parameters().items()}
         found["cumulative"] = self._hidden_gradients.totals
-        for number, (states, _) in enumerate(self._optimizer_states()):
-            for index, state in enumerate(states):
+        for number, optimizer in enumerate(self._optimizers):
+            for index, state in enumerate(optimizer.states):
                 found |= {f"optimizer.{number}.{index}.{name}": value for name, value in state.items()}
         found |= {f"follower.{name}": value for name, value in self._follower.state().items()}
         return found | {name: getattr(self, f"_{name}") for name in _SUMS}
@@ -273,13 +274,9 @@ class StackTraining:
         self._follower.restore(_under("follower.", state))
         self._hidden_gradients.totals.copy_(state["cumulative"])
         for number, optimizer in enumerate(self._optimizers):
-            for group in optimizer.param_groups:
-                for index, parameter in enumerate(group["params"]):
-                    found = _under(f"optimizer.{number}.{index}.", state)
-                    if found:
-                        optimizer.state[parameter] = {
-                            name: value.to(self._device, copy=True) for name, value in found.items()
-                        }
+            for index, remembered in enumerate(optimizer.states):
+                found = _under(f"optimizer.{number}.{index}.", state)
+                remembered.update({name: value.to(self._device, copy=True) for name, value in found.items()})
         for name in _SUMS:
             getattr(self, f"_{name}").copy_(state[name])
         self.step = self.kept_step = step
@@ -296,17 +293,19 @@ class StackTraining:
         )
         self._leaves = {name: _leaf(value, torch.zeros_like(value)) for name, value in values.items()}
         self._segments = residual_mlp.segments([network.variant for network in self.networks])
+        # The gradients of the leaves are these tensors for as long as the leaves exist.
+        optimized = [leaf.detach() for leaf in self._leaves.values()] + [*self._hidden]
+        gradients = [leaf.grad for leaf in self._leaves.values() if leaf.grad is not None]
+        gradients += self._hidden_gradients.values.unbind()
         self._optimizers = []
         start = 0
         for stop in range(1, len(self.networks) + 1):
             settings = self.networks[start].variant.optimizer
             if stop == len(self.networks) or self.networks[stop].variant.optimizer != settings:
-                rows = [_rows(leaf, leaf.grad, start, stop) for leaf in self._leaves.values()]
-                rows += [
-                    _rows(weight, gradient, start, stop)
-                    for weight, gradient in zip(self._hidden, self._hidden_gradients.values, strict=True)
-                ]
-                self._optimizers.append(_optimizer(settings, rows))
+                rows = slice(start, stop)
+                self._optimizers.append(
+                    Optimizer(settings, [value[rows] for value in optimized], [value[rows] for value in gradients])
+                )
                 start = stop
 
     def _parameters(self) -> dict[str, Tensor]:
@@ -513,9 +512,9 @@ class StackTraining:
         """Go on with these networks only; parameters, gradients and optimiser states stay as they are."""
         # Of every network one dict a parameter, by the optimiser's names; counters have no network dimension.
         states = [
-            [{name: value[row] if value.ndim else value for name, value in state.items()} for state in parameter_states]
-            for parameter_states, count in self._optimizer_states()
-            for row in range(count)
+            [{name: value[row] if value.ndim else value for name, value in state.items()} for state in optimizer.states]
+            for optimizer in self._optimizers
+            for row in range(len(optimizer.parameters[0]))
         ]
         parameters = {name: value[rows] for name, value in self._parameters().items()}
         gradients = [gradient[rows] for gradient in self._gradients()]
@@ -531,14 +530,14 @@ class StackTraining:
         self._hidden_gradients.is_settled = is_settled
         remaining = iter([states[row] for row in rows])
         for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                members = [next(remaining) for _ in range(len(group["params"][0]))]
-                for index, parameter in enumerate(group["params"]):
-                    parts = [member[index] for member in members]
-                    optimizer.state[parameter] = {
-                        name: torch.stack([part[name] for part in parts]) if value.ndim + 1 == parameter.ndim else value
-                        for name, value in parts[0].items()
-                    }
+            members = [next(remaining) for _ in range(len(optimizer.parameters[0]))]
+            optimizer.states = [
+                {
+                    name: torch.stack([part[name] for part in parts]) if value.ndim + 1 == parameter.ndim else value
+                    for name, value in parts[0].items()
+                }
+                for parameter, *parts in zip(optimizer.parameters, *members, strict=True)
+            ]
         self._orders = self._orders[rows]
         self._losses, self._diverged_at = self._losses[rows], self._diverged_at[rows]
         self._loss_sum, self._correct_sum = self._loss_sum[rows], self._correct_sum[rows]
@@ -546,20 +545,6 @@ class StackTraining:
         self._factors = self._factors[rows]
         self._follower.keep(rows)
         self._plan_probes()
-
-    def _optimizer_states(self) -> list[tuple[list[dict[str, Tensor]], int]]:
-        """Of each optimiser the state of every parameter and the number of networks it serves."""
-        return [
-            (
-                [
-                    {name: value for name, value in optimizer.state.get(parameter, {}).items() if value is not None}
-                    for parameter in group["params"]
-                ],
-                len(group["params"][0]),
-            )
-            for optimizer in self._optimizers
-            for group in optimizer.param_groups
-        ]
 
     def _release(self) -> None:
         """Let go of everything large: the stack is empty."""
@@ -576,32 +561,6 @@ def _leaf(value: Tensor, gradient: Tensor) -> Tensor:
     leaf = value.detach().requires_grad_()
     leaf.grad = gradient
     return leaf
-
-
-def _rows(value: Tensor, gradient: Tensor | None, start: int, stop: int) -> torch.nn.Parameter:
-    """Some networks' part of a parameter as one of its own that shares memory and gradient."""
-    parameter = torch.nn.Parameter(value.detach()[start:stop])
-    parameter.grad = None if gradient is None else gradient[start:stop]
-    return parameter
-
-
-def _optimizer(settings: Adam | SGD, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    if isinstance(settings, Adam):
-        return torch.optim.AdamW(
-            parameters,
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-    return torch.optim.SGD(
-        parameters,
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
 
 
 def _generator(seed: int, stream: int) -> torch.Generator:
