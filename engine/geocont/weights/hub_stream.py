@@ -282,19 +282,24 @@ class StreamedCheckpoint:
             JobError: it cannot be read, or the checkpoint was closed from another thread.
         """
         fetched, self._ahead = self._ahead, None
-        if fetched is not None and fetched.wanted != wanted:
-            with suppress(CancelledError):
-                fetched.tensor.exception()  # its buffer is free once it has ended
-            fetched = None
-        if fetched is None:
-            fetched = self._fetch(wanted)
-        self._awaited = fetched.tensor
         try:
-            tensor = fetched.tensor.result()
+            if fetched is not None and fetched.wanted != wanted:
+                self._wait(fetched.tensor).exception()  # its buffer is free once it has ended
+                fetched = None
+            if fetched is None:
+                fetched = self._fetch(wanted)
+            tensor = self._wait(fetched.tensor).result()
         except CancelledError:
             raise self._closed_meanwhile(name_of(wanted)) from None
         if following is not None:
             self._ahead = self._fetch(following)
+        return tensor
+
+    def _wait(self, tensor: Future[Tensor]) -> Future[Tensor]:
+        """What is waited for from now on, by this thread: `close` cancels it, also where it came just before."""
+        self._awaited = tensor
+        if self._connection.closed.is_set():
+            tensor.cancel()
         return tensor
 
     def _fetch(self, wanted: str | Slice) -> _Fetched:

@@ -506,6 +506,22 @@ try:
     checkpoint.read(first)
 except JobError as error:
     errors.append(str(error))
+
+# Closed after the request went out and before anybody waits for it.
+checkpoint = hub.open_checkpoint("org/late")
+fetch = checkpoint._fetch
+
+def fetch_and_close(wanted):
+    global fetched
+    fetched = fetch(wanted)
+    checkpoint.close()
+    return fetched
+
+checkpoint._fetch = fetch_and_close
+try:
+    checkpoint.read(first)
+except JobError as error:
+    errors += [str(error), fetched.tensor.cancelled()]
 print(json.dumps([came, errors]))
 """
 
@@ -522,6 +538,7 @@ def prefetched(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], lis
     repositories = {
         "org/held": Repository(SINGLE, held=held, held_from=8 + length + begins[second]),
         "org/stuck": Repository(SINGLE, held=stuck),
+        "org/late": Repository(SINGLE, held=stuck),
         "org/breaks-down": Repository(SINGLE, status=502, failure_headers={"Retry-After": "0"}),
     }
     with HubServer(repositories) as server:
@@ -542,6 +559,7 @@ def test_the_following_tensor_comes_while_one_is_in_use(prefetched: tuple[list[A
 def test_closing_ends_what_waits_for_the_hub(prefetched: tuple[list[Any], list[str], int]):
     (_, errors), (first, _), _ = prefetched
     assert errors[0] == f"org/stuck was closed while {first} was read"
+    assert errors[2:] == [f"org/late was closed while {first} was read", True]
 
 
 def test_a_hub_that_breaks_down_ends_the_job(prefetched: tuple[list[Any], list[str], int]):
