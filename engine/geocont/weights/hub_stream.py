@@ -307,25 +307,35 @@ class StreamedCheckpoint:
         buffer, other = self._buffers
         self._buffers = other, buffer
         tensor: Future[Tensor] = Future()
+        fetched = _Fetched(wanted, tensor)
+        stored, before = located(self.tensors, wanted)
+        # Not in the thread: one that the end of the process finds inside torch takes the process down with it.
+        try:
+            memory = buffer.take(stored.bytes)
+            view, content = tensor_view(memory, stored), memory.numpy().data
+        except JobError as error:
+            tensor.set_exception(error)
+            return fetched
 
         def work() -> None:
             with suppress(InvalidStateError):  # nobody waits for it any more
                 try:
-                    tensor.set_result(self._read(wanted, buffer))
+                    self._fill(content, stored, before)
                 except Exception as error:
                     tensor.set_exception(error)
+                else:
+                    tensor.set_result(view)
 
         # A daemon, because a process that ends must not wait for a server that has fallen silent.
-        threading.Thread(target=work, name=f"read {name_of(wanted)}", daemon=True).start()
-        return _Fetched(wanted, tensor)
+        threading.Thread(target=work, name=f"read {stored.name}", daemon=True).start()
+        return fetched
 
-    def _read(self, wanted: str | Slice, buffer: ReadBuffer) -> Tensor:
-        stored, before = located(self.tensors, wanted)
+    def _fill(self, content: memoryview, stored: StoredTensor, before: int) -> None:
+        """Read the bytes of a tensor from `before` on."""
         name = stored.name
-        memory = buffer.take(stored.bytes)
         offset = self._headers[stored.file].offsets[name] + before
         try:
-            count = self._connection.read_into(stored.file, offset, memory.numpy().data)
+            count = self._connection.read_into(stored.file, offset, content)
         except ClosedError:
             raise self._closed_meanwhile(name) from None
         except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
@@ -333,7 +343,6 @@ class StreamedCheckpoint:
             raise JobError(f"{name} of {self.model} could not be read: {refusal}", refusal.remedy) from None
         if count < stored.bytes:
             raise JobError(f"{name} of {self.model} ends {stored.bytes - count:,} bytes early", "Start again.")
-        return tensor_view(memory, stored)
 
     def _closed_meanwhile(self, name: str) -> JobError:
         return JobError(f"{self.model} was closed while {name} was read", "Open it again.")
