@@ -4,13 +4,17 @@ Programs that tests start obey an interrupt, even where the tests themselves run
 ignores it for what it starts.
 """
 
+import os
 import signal
 from pathlib import Path
+
+# The products of the tests are small: a second thread gains nothing, and waits for its turn where others work. NumPy's
+# library reads this once, when it is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import torch
 
-# The products of the tests are small: a second thread gains nothing, and waits for its turn where others work.
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

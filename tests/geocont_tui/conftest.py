@@ -3,7 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import textual._wait
 from program import Screen
+
+# After every key a pilot waits for a moment without work. Textual's moments are four times as long; that was half of
+# the time of all tests with a screen.
+textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 1 / 200, 1 / 2000
 
 
 @pytest.fixture
