@@ -9,6 +9,7 @@ from geocont.ablations import language_model, products
 from geocont.ablations.experiment import LanguageAdam, LanguageVariant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 VOCABULARY = 300
 
@@ -50,6 +51,19 @@ def test_transformers_loads_a_saved_network_and_computes_the_same(activation, ti
     assert expected.std() > 0.1
     found = decoder(variant).forward(values, tokens())
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tied_embeddings": True}, {"key_value_heads": 4}])
+def test_the_count_of_operations_is_that_of_transformers_products(changes, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    variant = small(batch_size=2, **changes)
+    language_model.save(tmp_path, variant, parameters_of(variant), None)
+    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=tokens())
+    # Of attention's two products a layer eager attention also computes the half that the mask hides.
+    hidden = 2 * variant.depth * 2 * 12 * 12 * variant.width
+    assert counter.get_total_flops() - hidden == language_model.operations(variant, VOCABULARY) / 3
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Language models in training: what is measured, and that an interruption changes no number."""
 
 import random
+import re
 import threading
 from itertools import chain
 from pathlib import Path
@@ -104,7 +105,24 @@ def test_every_projection_is_measured_at_every_scheduled_step(text):
     finished = {event.variant: event for event in events if isinstance(event, NetworkFinished)}
     assert finished["silu"].test_loss < found["silu", 0, "q", 0].held_out_loss - 0.05
     assert finished["silu"].test_accuracy is None
-    assert any("tokens/s" in event.text for event in events if isinstance(event, Message))
+
+
+def test_speed_is_said_in_tokens_and_operations_and_as_a_part_of_what_the_device_can_do(text, monkeypatch):
+    monkeypatch.setattr(language_training.LanguageWorkshop, "rate", lambda *_: 1e6)
+    experiment = experiment_of(text)
+    said = [event.text for event in trained(experiment) if isinstance(event, Message) and "tokens/s" in event.text]
+    for words, variant in zip(said, experiment.variants, strict=True):
+        number = r"([\d,.]+)"
+        found = re.fullmatch(
+            rf"{variant.name} seed 0: {number} tokens/s, {number} GFLOP/s, {number}% of this device's rate in "
+            "plain products of these sizes",
+            words,
+        )
+        assert found, words
+        tokens, operations, share = (float(value.replace(",", "")) for value in found.groups())
+        a_token = language_model.operations(variant, 280) / (variant.batch_size * variant.sequence_length)
+        assert operations == pytest.approx(tokens * a_token / 1e9, abs=0.06)
+        assert share == pytest.approx(tokens * a_token / 1e6 * 100, rel=1e-2)
 
 
 def test_tokens_are_counted(text):
