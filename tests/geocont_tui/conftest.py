@@ -6,8 +6,8 @@ import pytest
 import textual._wait
 from program import Screen
 
-# After every key a pilot waits for a moment without work. Textual's moments are four times as long; that was half of
-# the time of all tests with a screen.
+# After every key a pilot waits for a moment without work. Textual's moments are four times as long; that was a third
+# of the time of the tests of the ablation screen.
 textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 1 / 200, 1 / 2000
 
 
