@@ -11,13 +11,10 @@ screen: status and curves at `settings.fps`, tables, bars and texts once a secon
 
 import asyncio
 import gc
-import io
-import os
 import shlex
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -30,12 +27,11 @@ from geocont.errors import GeocontError, InputError
 from geocont.events import Event, Message
 from geocont.run_lock import holder
 from geocont.runs import Recording, read_events
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 from textual import work
 from textual.await_complete import AwaitComplete
 from textual.screen import Screen
-from textual.worker import Worker, WorkerState, get_current_worker
+from textual.worker import get_current_worker
 
 from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.background import leave_terminal, watch_name
@@ -49,37 +45,29 @@ from geocont_tui.job import (
     watched_run,
     where_kept,
 )
-from geocont_tui.palette import Palette, palette_for
 from geocont_tui.run_tables import run_tables
+from geocont_tui.screen_app import ScreenApp
 from geocont_tui.screens.ablation import AblationScreen
 from geocont_tui.screens.analysis import AnalysisScreen
-from geocont_tui.screens.dialogs import WIDTHS, ExportDialog, Leaving, QuitQuestion, StopQuestion
+from geocont_tui.screens.dialogs import ExportDialog, Leaving, QuitQuestion, StopQuestion
 from geocont_tui.screens.run import Phase, RunScreen
 from geocont_tui.state import Status
 from geocont_tui.terminal import ExitCode, Settings
 from geocont_tui.terminal_guard import TerminalGuard
-from geocont_tui.terminal_line import LineApp
 from geocont_tui.widgets.status_line import clock
 
-_LOG_WIDTH = 120
 
+class RunApp(ScreenApp[None]):
+    """One run on the screen. `job` is pulled while the app runs; who made it goes on with it, or closes it, after.
 
-class RunApp(LineApp[None]):
-    """One run on the screen. `job` is pulled while the app runs; who made it goes on with it, or closes it, after."""
-
-    CSS_PATH = "theme.tcss"
-    HORIZONTAL_BREAKPOINTS = WIDTHS
-    ENABLE_COMMAND_PALETTE = False
+    A screen that fails leaves a job that is not over to go on, as one that was left.
+    """
 
     def __init__(self, job: Job[Any] | WatchedRun[Any], settings: Settings) -> None:
-        # Textual chooses its colour filters in App.__init__, by the theme it finds.
-        self._reactive_theme = settings.textual_theme
-        super().__init__()
+        super().__init__(settings)
         self.job = job
-        self.settings = settings
         self.run_screen = self._make_screen()
         self.goes_on = False
-        self._is_called_off = False
         self._is_leaving = False
         self._is_stopping = False
         self._has_said_how_to_resume = False
@@ -87,12 +75,6 @@ class RunApp(LineApp[None]):
         self._rest_is_due = False
         self._painted: tuple[int, Phase] | None = None
         self._painted_rest: tuple[int, Phase] | None = None
-        self.set_class(settings.ascii, "-ascii")
-
-    @property
-    def palette(self) -> Palette:
-        """The palette for the theme of now."""
-        return palette_for(self.settings.colours, self.current_theme.dark, self.settings.ascii)
 
     @property
     def phase(self) -> Phase:
@@ -130,7 +112,6 @@ class RunApp(LineApp[None]):
 
     def on_mount(self) -> None:
         if self._is_called_off:
-            self.call_after_refresh(self.exit)
             return
         self.app_resume_signal.subscribe(self, self._repaint_all)
         writer = holder(self.job.folder) if self.is_watching else None
@@ -240,50 +221,17 @@ class RunApp(LineApp[None]):
             return False
         return True
 
-    def call_off(self) -> None:
-        """Take the screen away, from whatever thread. The job is left as it is, for who calls `job.run` next."""
-        self._is_called_off = True
-        # Not before all widgets are there: a screen that is mounted without them fails.
-        if self.is_running:
-            self.call_after_refresh(self.exit)
+    @property
+    def error_log(self) -> Path:
+        return self.job.folder / ("watch-error.log" if self.is_watching else "error.log")
 
-    def _fatal_error(self) -> None:
-        """What Textual calls on a bug in the screen: no local variables, which may hold secrets, are shown or kept."""
-        self.panic()
+    def explain(self, problem: str, remedy: str, brief: str) -> None:
+        self._answer(f"{problem}; {remedy}", brief, "error")
 
     def panic(self, *renderables: RenderableType) -> None:
-        """What Textual calls on an error it has a picture of. Here it is one line, and error.log has the rest."""
-        error = self._exception
-        if error is None and not os.isatty(0):
-            # Keys cannot be read where the line is lost. That is no bug, and the job goes on.
-            self.call_off()
-            return
-        self._return_code = ExitCode.FAILED
-        if error is None:
-            text = io.StringIO()
-            Console(file=text, width=_LOG_WIDTH).print(*renderables)
-            problem, details = "the keys cannot be read", text.getvalue()
-        else:
-            problem, details = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-        log = self._keep_log(details)
-        if not self._exit_renderables:
-            self._exit_renderables.append(Text(f"the screen failed: {problem}\nplease report this with {log}"))
-        self._close_messages_no_wait()
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """Show what went wrong in a worker, which Textual would keep to itself."""
-        error = event.worker.error
-        if event.state is WorkerState.ERROR and error is not None:
-            log = self._keep_log("".join(traceback.format_exception(error)))
-            said = f"{type(error).__name__}: {error}; please report this with {log}"
-            self._answer(said, f"something went wrong, see {log.name} in the run's folder", "error")
-
-    def _keep_log(self, text: str) -> Path:
-        """Write what went wrong with the screen into the run's folder; where it is."""
-        log = self.job.folder / ("watch-error.log" if self.is_watching else "error.log")
-        with suppress(OSError), atomic_file(log) as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
-        return log
+        super().panic(*renderables)
+        # A bug of the screen's is none of the run's.
+        self.goes_on = self.goes_on or not (self.is_watching or self.job.over)
 
     # What the screen asks
 
@@ -303,9 +251,11 @@ class RunApp(LineApp[None]):
     def on_run_screen_picture_asked(self) -> None:
         folder = self.job.folder
         number = 1
-        while (path := folder / f"screen-{number}.svg").exists():
-            number += 1
+        path = folder / f"screen-{number}.svg"
         try:
+            while path.exists():
+                number += 1
+                path = folder / f"screen-{number}.svg"
             with atomic_file(path) as file:
                 file.write(self.export_screenshot().encode())
         except OSError as error:
@@ -314,14 +264,11 @@ class RunApp(LineApp[None]):
         self._answer(f"picture: {path}", f"the picture is {path.name} in the run's folder")
 
     def on_run_screen_export_asked(self) -> None:
-        run = self.job.folder
-        target = Path.cwd() / f"{run.name}_tables"
-
         def answered(folder: Path | None) -> None:
             if folder is not None:
                 self.write_tables(folder)
 
-        self.push_screen(ExportDialog(self.palette, run.name, target, self.run_screen.TABLE_FILES), answered)
+        self.push_screen(ExportDialog(self.palette, self.job.folder.name, self.run_screen.TABLE_FILES), answered)
 
     @work(exclusive=True, group="export", exit_on_error=False)
     async def write_tables(self, folder: Path) -> None:
@@ -422,7 +369,13 @@ def _show(app: RunApp) -> int:
             app.run()
             if app.goes_on and not guard.is_lost:
                 command = f"geocont-tui watch {shlex.quote(watch_name(job.folder))}"
-                print(f"{job.folder.name} goes on in the background; `{command}` shows it", file=sys.stderr, flush=True)
+                # The line may be lost without the guard's having seen it yet.
+                with suppress(OSError):
+                    print(
+                        f"{job.folder.name} goes on in the background; `{command}` shows it",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 leave_terminal()
             if app.goes_on or guard.is_lost:
                 guard.leave()

@@ -72,7 +72,7 @@ def _paths(
     head, _, beginning = text.rpartition("/")
     typed = f"{head}/" if "/" in text else ""
     found: list[Suggestion] = []
-    for path in sorted(_entries(expanded(typed) if typed else Path.cwd()), key=lambda path: path.name.lower()):
+    for path in sorted(_entries(expanded(typed)), key=lambda path: path.name.lower()):
         hides = path.name.startswith(".") and not beginning.startswith(".")
         if hides or not path.name.lower().startswith(beginning.lower()):
             continue

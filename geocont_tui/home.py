@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import platformdirs
 from geocont import run_list, tables
 from geocont.ablations import experiment
 from geocont.errors import GeocontError
@@ -21,16 +22,15 @@ from textual.screen import Screen
 
 from geocont_tui import completion, terminal
 from geocont_tui.home_state import HomeReader, HomeRun, HomeState
-from geocont_tui.palette import Palette, palette_for
 from geocont_tui.run_tables import run_tables
+from geocont_tui.screen_app import ScreenApp
 from geocont_tui.screens.deletion import DeletionQuestion
-from geocont_tui.screens.dialogs import WIDTHS, ExportDialog
+from geocont_tui.screens.dialogs import ExportDialog
 from geocont_tui.screens.entry import Entry
 from geocont_tui.screens.home import HomeScreen
 from geocont_tui.screens.reader import Reader
 from geocont_tui.terminal import ExitCode, Settings
 from geocont_tui.terminal_guard import TerminalGuard
-from geocont_tui.terminal_line import LineApp
 from geocont_tui.widgets.run_list import brief_size
 from geocont_tui.widgets.text_pane import Paragraph
 
@@ -55,29 +55,15 @@ class Start:
 Choice = Open | Start
 
 
-class HomeApp(LineApp[Choice]):
+class HomeApp(ScreenApp[Choice]):
     """The runs of `parent` (default: the user's). `said` is what went wrong since: a problem and a remedy."""
 
-    CSS_PATH = "theme.tcss"
-    HORIZONTAL_BREAKPOINTS = WIDTHS
-    ENABLE_COMMAND_PALETTE = False
-
     def __init__(self, settings: Settings, parent: Path | None = None, said: tuple[str, str] | None = None) -> None:
-        # Textual chooses its colour filters in App.__init__, by the theme it finds.
-        self._reactive_theme = settings.textual_theme
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.title = "geocont-tui"
         self._reader = HomeReader(parent)
         self._said = said
-        self._is_called_off = False
         self.home = HomeScreen(HomeState(self._reader.folder, is_read=False), self.palette)
-        self.set_class(settings.ascii, "-ascii")
-
-    @property
-    def palette(self) -> Palette:
-        """The palette for the theme of now."""
-        return palette_for(self.settings.colours, self.current_theme.dark, self.settings.ascii)
 
     def get_default_screen(self) -> Screen[None]:
         return self.home
@@ -86,12 +72,8 @@ class HomeApp(LineApp[Choice]):
         self.read()
         self.set_interval(_READ_SECONDS, self.read)
         self.set_interval(_HELD_SECONDS, self.paint_held)
-        if self._is_called_off:
-            self.call_after_refresh(self.exit)
         if self._said is not None:
-            problem, remedy = self._said
-            said = (Paragraph(problem, "selected"), Paragraph(""), Paragraph(remedy))
-            self.push_screen(Reader(self.palette, "that did not work", said))
+            self._tell(*self._said)
 
     @work(exclusive=True, group="read", exit_on_error=False)
     async def read(self) -> None:
@@ -102,12 +84,16 @@ class HomeApp(LineApp[Choice]):
     async def action_quit(self) -> None:
         self.exit()
 
-    def call_off(self) -> None:
-        """Take the screen away, from whatever thread."""
-        self._is_called_off = True
-        # Not before all widgets are there: a screen that is mounted without them fails.
-        if self.is_running:
-            self.call_after_refresh(self.exit)
+    @property
+    def error_log(self) -> Path:
+        return platformdirs.user_log_path("geocont-tui", appauthor=False) / "error.log"
+
+    def explain(self, problem: str, remedy: str, brief: str) -> None:
+        self._tell(problem, remedy)
+
+    def _tell(self, problem: str, remedy: str) -> None:
+        said = (Paragraph(problem, "selected"), Paragraph(""), Paragraph(remedy))
+        self.push_screen(Reader(self.palette, "that did not work", said))
 
     # What the screen asks
 
@@ -180,7 +166,7 @@ class HomeApp(LineApp[Choice]):
             try:
                 folder = run_list.rename(run.folder, text)
             except GeocontError as error:
-                self._explain(error)
+                self._tell(str(error), error.remedy)
             else:
                 self.home.say(f"{run.title} is now called {run_list.title(folder.name)}")
             self.read()
@@ -195,7 +181,7 @@ class HomeApp(LineApp[Choice]):
             try:
                 run_list.delete(run.folder)
             except GeocontError as error:
-                self._explain(error)
+                self._tell(str(error), error.remedy)
             else:
                 self.home.say(f"{run.title} is deleted")
             self.read()
@@ -209,13 +195,12 @@ class HomeApp(LineApp[Choice]):
         from geocont_tui.screens.analysis import AnalysisScreen
 
         files = AnalysisScreen.TABLE_FILES if run.summary.kind == "analysis" else AblationScreen.TABLE_FILES
-        target = Path.cwd() / f"{run.folder.name}_tables"
 
         def answered(folder: Path | None) -> None:
             if folder is not None:
                 self.write_tables(run.folder, folder)
 
-        self.push_screen(ExportDialog(self.palette, run.folder.name, target, files), answered)
+        self.push_screen(ExportDialog(self.palette, run.folder.name, files), answered)
 
     @work(exclusive=True, group="export", exit_on_error=False)
     async def write_tables(self, run: Path, folder: Path) -> None:
@@ -223,13 +208,9 @@ class HomeApp(LineApp[Choice]):
         try:
             files = await asyncio.to_thread(lambda: tables.write_csv(run_tables(read_events(run)), folder))
         except GeocontError as error:
-            self._explain(error)
+            self._tell(str(error), error.remedy)
         else:
             self.home.say(f"{len(files)} tables are in {folder.absolute()}")
-
-    def _explain(self, error: GeocontError) -> None:
-        said = (Paragraph(str(error), "selected"), Paragraph(""), Paragraph(error.remedy))
-        self.push_screen(Reader(self.palette, "that did not work", said))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -91,11 +92,14 @@ class ExportDialog(ModalScreen[Path | None]):
 
     BINDINGS = keys.bindings("export")
 
-    def __init__(self, palette: Palette, run: str, folder: Path, files: tuple[str, ...]) -> None:
+    def __init__(self, palette: Palette, run: str, files: tuple[str, ...]) -> None:
         super().__init__(classes="-ascii" if palette.ascii_only else None)
         self._palette = palette
         self._run = run
-        self._folder = folder
+        self._folder = Path(f"{run}_tables")
+        # The working directory may have been deleted since.
+        with suppress(OSError):
+            self._folder = Path.cwd() / self._folder
         self._files = files
 
     def compose(self) -> ComposeResult:
@@ -116,8 +120,11 @@ class ExportDialog(ModalScreen[Path | None]):
 
     def _explain(self) -> None:
         folder = self._chosen()
-        there = [name for name in self._files if (folder / name).exists()]
-        note = f"{', '.join(there)} there will be replaced" if there else f"makes {', '.join(self._files)} there"
+        try:
+            there = [name for name in self._files if (folder / name).exists()]
+            note = f"{', '.join(there)} there will be replaced" if there else f"makes {', '.join(self._files)} there"
+        except OSError as error:
+            note = f"cannot be looked into: {error.strerror}"
         command = f"geocont-tui export {shlex.quote(self._run)} --csv {shlex.quote(str(folder))}"
         self.query_one(TextPane).show(
             (

@@ -106,6 +106,9 @@ def _render_segments(update: ChopsUpdate, console: Console) -> str:
     """
     sequences: list[str] = []
     for y, first, last in update.spans:
+        # A widget may still be as high as on a screen that has just gone.
+        if y >= len(update.chops):
+            continue
         for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
             if strip is None or x >= last or end <= first:
                 continue

@@ -527,6 +527,32 @@ async def test_export_that_cannot_write_says_why(tmp_path):
         assert "cannot be written" in await run.press("5")
 
 
+async def test_export_to_a_path_that_no_file_system_takes_says_so_and_nothing_ends(tmp_path):
+    async with running(tmp_path) as run:
+        await run.press("e")
+        run.app.screen.query_one(Input).value = str(tmp_path / ("x" * 10_000))
+        await run.pilot.pause()
+        assert "cannot be looked into: File name too long" in run.text
+        await run.press("enter")
+        await exported(run)
+        await run.pilot.pause()
+        assert "error:" in await run.press("5")
+        assert not run.app.job.over
+
+
+async def test_export_where_the_working_directory_was_deleted_asks_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    async with running(tmp_path) as run:
+        await run.press("e")
+        assert run.app.screen.query_one(Input).value == f"{RUN}_tables"
+        await run.press("enter")
+        await exported(run)
+        await run.pilot.pause()
+        assert "No such file" in await run.press("5")
+
+
 async def test_a_bug_in_an_export_is_shown_with_its_log(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("division by zero")

@@ -26,12 +26,12 @@ COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;\d+)*m")
 
 
 @contextmanager
-def home(folder: Path, **variables: str) -> Iterator[Terminal]:
+def home(folder: Path, *program: str, **variables: str) -> Iterator[Terminal]:
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     variables = {"XDG_DATA_HOME": str(folder), "HF_HUB_CACHE": str(folder / "cache"), **variables}
     process = subprocess.Popen(
-        [sys.executable, "-m", "geocont_tui"],
+        [sys.executable, *(program or ("-m", "geocont_tui"))],
         stdin=child,
         stdout=child,
         stderr=child,
@@ -66,6 +66,30 @@ def test_sigterm_gives_the_terminal_back(tmp_path):
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.end() == 143
         assert given_back(terminal.written)
+
+
+def test_a_bug_in_the_screen_is_two_lines_and_a_log_without_local_variables(tmp_path):
+    secret = "hf_a_token_in_a_local_variable"
+    bug = f"""
+import sys
+from geocont_tui import cli
+from geocont_tui.terminal import Settings, prepare
+prepare(Settings())
+from geocont_tui.screens import home
+def on_mount(self):
+    token = {secret!r}
+    raise ZeroDivisionError("a bug in the screen")
+home.HomeScreen.on_mount = on_mount
+sys.exit(cli.run([]))
+"""
+    with home(tmp_path, "-c", bug, XDG_STATE_HOME=str(tmp_path)) as terminal:
+        assert terminal.end() == 1
+        assert given_back(terminal.written)
+        assert b"the screen failed: ZeroDivisionError: a bug in the screen" in terminal.written
+        assert b"Traceback" not in terminal.written
+    [log] = tmp_path.rglob("error.log")
+    assert "a bug in the screen" in log.read_text()
+    assert secret not in log.read_text() + terminal.written.decode()
 
 
 def test_a_signal_before_anything_is_shown_ends_it_in_order(tmp_path):

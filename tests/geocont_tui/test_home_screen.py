@@ -318,6 +318,27 @@ async def test_exporting(some, tmp_path):
         assert (tmp_path / "work" / f"{DONE}_tables" / "training.csv").is_file()
 
 
+async def test_exporting_to_a_path_that_no_file_system_takes_is_refused_where_it_is_typed(some, tmp_path):
+    async with showing(some) as home:
+        await home.press("e")
+        home.app.screen.query_one(Input).value = str(tmp_path / ("x" * 300))
+        await home.pilot.pause()
+        assert "cannot be looked into: File name too long" in home.text
+
+
+async def test_what_goes_wrong_behind_the_screen_is_shown_with_its_log(some, monkeypatch):
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("geocont_tui.home_state.HomeReader.read", fail)
+    async with showing(some) as home:
+        log = home.app.error_log
+        while not log.exists():
+            await home.pilot.pause(0.01)
+        assert "ZeroDivisionError: division by zero" in await home.settle()
+    assert "division by zero" in log.read_text()
+
+
 async def test_a_preset_is_started(some):
     async with showing(some) as home:
         await home.press("2", "enter")
