@@ -100,6 +100,11 @@ def test_textual_sends_a_span_and_nothing_beside_it() -> None:
     assert count == 6
 
 
+def test_what_is_to_be_painted_below_the_screen_is_left_out() -> None:
+    update = ChopsUpdate([{0: Strip.blank(5)}], [(0, 1, 2), (3, 0, 5)], [[5]])
+    assert update.render_segments(Console()).count("H") == 1
+
+
 class Letters(CellWidget):
     """The same letter everywhere but for some cells."""
 
