@@ -16,7 +16,7 @@ from geocont import __version__
 from geocont.errors import GeocontError, InputError, JobError
 from typer.exceptions import TyperException
 
-from geocont_tui import detached
+from geocont_tui import completion, detached
 
 if TYPE_CHECKING:
     from geocont.runs import Recording, RunSummary
@@ -36,21 +36,39 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _path(text: str) -> Path:
+    """A path on the command line. An empty one, from a variable that is not set, would be the working directory."""
+    if not text:
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
+
+
 Csv = Annotated[
     Path | None,
-    typer.Option("--csv", metavar="DIR-or-FILE", help="Write the tables as CSV: all into a folder, or one .csv file."),
+    typer.Option(
+        "--csv",
+        metavar="DIR-or-FILE",
+        parser=_path,
+        help="Write the tables as CSV: all into a folder, or one .csv file.",
+    ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the tables as JSON.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", parser=_path, help="Write the tables as JSON.")]
 Parquet = Annotated[
     Path | None,
-    typer.Option("--parquet", metavar="DIR-or-FILE", help="Write the tables as Parquet, into a folder or one file."),
+    typer.Option(
+        "--parquet",
+        metavar="DIR-or-FILE",
+        parser=_path,
+        help="Write the tables as Parquet, into a folder or one file.",
+    ),
 ]
 RunDir = Annotated[
     Path | None,
     typer.Option(
         "--run-dir",
         metavar="DIR",
-        file_okay=False,
+        parser=_path,
         help="The folder that holds the runs. Default: in your data folder.",
     ),
 ]
@@ -208,6 +226,7 @@ def ablate(
     """
     from geocont.ablations.experiment import read, with_steps
     from geocont.runs import Recording, check_place, create_run_folder, run_path
+    from geocont.tables import check_targets
 
     overrides = (*(assignments or []), *([f"seeds={seeds}"] if seeds is not None else []))
     chosen = read(experiment, overrides)
@@ -215,7 +234,7 @@ def ablate(
         chosen = with_steps(chosen, steps)
     is_on_screen = not detach and _is_on_screen(headless)
     check_place(run_dir)
-    _check_targets(csv, json, parquet)
+    check_targets(csv, json, parquet, source=None if chosen.data.path is None else Path(chosen.data.path))
 
     from geocont.ablations.crew import train
 
@@ -270,7 +289,8 @@ def analyze(
         str | None, typer.Option(metavar="FILE", help="Which file of weights, or which index, where there are several.")
     ] = None,
     layouts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file with layouts of your own, which go first.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=_path, help="A TOML file with layouts of your own, which go first."),
     ] = None,
     subfolder: Annotated[str | None, typer.Option(metavar="NAME", help="The folder of MODEL with the weights.")] = None,
     plan: Annotated[
@@ -304,9 +324,11 @@ def analyze(
         raise InputError(
             "--plan measures nothing that --csv or --parquet could hold", "use --json, or leave --plan out"
         )
-    _check_targets(csv, json, parquet)
 
     from geocont.runs import Recording, check_place, create_analysis_folder
+    from geocont.tables import check_targets
+
+    check_targets(csv, json, parquet, source=completion.expanded(model))
 
     if not plan:
         check_place(run_dir)
@@ -379,10 +401,11 @@ def watch(
     it alone. Several may watch.
     """
     from geocont.runs import find_run
+    from geocont.tables import check_targets
 
     folder = find_run(run, run_dir) if run is not None else _newest(run_dir)
     is_on_screen = _is_on_screen(headless)
-    _check_targets(csv, json, parquet)
+    check_targets(csv, json, parquet)
     if not is_on_screen:
         from geocont_tui import headless as printed
 
@@ -424,11 +447,12 @@ def resume(
     On the same CPU the numbers are those of a run that was never interrupted.
     """
     from geocont.runs import Recording, find_run, resume_run
+    from geocont.tables import check_targets
 
     folder = find_run(run, run_dir)
     asked = resume_run(folder)
     is_on_screen = not detach and _is_on_screen(headless)
-    _check_targets(csv, json, parquet)
+    check_targets(csv, json, parquet)
 
     from geocont.ablations.crew import train
 
@@ -483,6 +507,7 @@ def export(
 ) -> int:
     """Write the tables of a run again, from its journal; without a place to write to, print its results."""
     from geocont.runs import find_run, read_events
+    from geocont.tables import check_targets
 
     from geocont_tui.headless import print_summary, read_state, write_tables
 
@@ -490,7 +515,7 @@ def export(
     if csv is None and json is None and parquet is None:
         print_summary(read_state(folder), ascii_only or None)
     else:
-        _check_targets(csv, json, parquet)
+        check_targets(csv, json, parquet)
         write_tables(lambda: read_events(folder), csv=csv, json=json, parquet=parquet)
     return _DONE
 
@@ -621,15 +646,6 @@ def _print_results(
         # A run that failed has said why; one that could not even begin has nothing to write.
         if code != _FAILED:
             raise JobError(str(error), error.remedy) from None
-
-
-def _check_targets(csv: Path | None, json: Path | None, parquet: Path | None) -> None:
-    """See that the tables can be written, before a long job relies on it. Raises InputError."""
-    from geocont.tables import check_target
-
-    for target, suffix in ((csv, ".csv"), (json, ".json"), (parquet, ".parquet")):
-        if target is not None:
-            check_target(target, suffix)
 
 
 def _explain_usage(error: TyperException) -> int:

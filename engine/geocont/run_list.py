@@ -26,6 +26,7 @@ _OF_A_RUN = (
     "experiment.toml",
     "analysis.toml",
     "checkpoint",
+    "models",
     "lock",
     "control",
     "screen-*.svg",

@@ -357,24 +357,38 @@ def _analysis_tables(started: AnalysisStarted, events: Iterable[Event]) -> Analy
     return AnalysisTables(Table("pairs", PAIRS, pair_rows), Table("matrices", MATRICES, matrix_rows))
 
 
-def check_target(target: Path, suffix: str) -> None:
-    """See that tables can be written to `target`, and make the folder they need, before a long job relies on it.
+def check_targets(
+    csv: Path | None = None, json: Path | None = None, parquet: Path | None = None, *, source: Path | None = None
+) -> None:
+    """See that tables can be written, and make the folders they need, before a long job relies on it.
 
     Args:
-        target: as given to `write_csv`, `write_json` or `write_parquet`.
-        suffix: ".csv", ".json" or ".parquet".
+        csv, json, parquet: as given to `write_csv`, `write_json`, `write_parquet`.
+        source: the file or folder that the job reads. No file of it is ever replaced.
 
     Raises:
-        InputError: nothing can be written there.
+        InputError: nothing can be written there, two targets are one file, or it is a file of `source`.
     """
-    folder = _files(target, suffix, [target.stem])[0].parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_writable = os.access(target if _is_device(target) else folder, os.W_OK)
-    except OSError as error:
-        raise _unwritable(target, error) from None
-    if not is_writable:
-        raise InputError(f"{target} cannot be written: {folder} is not writable", _CHOOSE_ANOTHER)
+    taken: dict[Path, str] = {}
+    for target, suffix in ((csv, ".csv"), (json, ".json"), (parquet, ".parquet")):
+        if target is None:
+            continue
+        file = _files(target, suffix, [target.stem])[0]
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            is_device = _is_device(target)
+            is_writable = os.access(target if is_device else file.parent, os.W_OK)
+            resolved = target.resolve()
+            is_of_source = source is not None and file.is_file() and file.resolve().is_relative_to(source.resolve())
+        except OSError as error:
+            raise _unwritable(target, error) from None
+        if not is_writable:
+            raise InputError(f"{target} cannot be written: {file.parent} is not writable", _CHOOSE_ANOTHER)
+        if is_of_source:
+            raise InputError(f"{file} is there already, and {source} is what is read", _CHOOSE_ANOTHER)
+        before = taken.setdefault(resolved, suffix)
+        if before != suffix and not is_device and (file == target or before == ".json" or resolved.suffix == before):
+            raise InputError(f"{target} is to hold two kinds of tables, {before[1:]} and {suffix[1:]}", _CHOOSE_ANOTHER)
 
 
 def write_csv(tables: Iterable[Table], target: Path) -> list[Path]:
@@ -567,6 +581,12 @@ def _files(target: Path, suffix: str, names: Iterable[str]) -> list[Path]:
         if suffix == ".json":
             if is_folder:
                 raise InputError(f"{target} is a folder; JSON goes into one file", "give the name of a file")
+            # Standard output by its name may be a file that is named well.
+            if target.is_file() and suffix not in (target.suffix.lower(), target.resolve().suffix.lower()):
+                raise InputError(
+                    f"{target} is there already, and its name does not end in {suffix}: it may be no table",
+                    f"give a file name ending in {suffix}, or one that is not there yet",
+                )
             return [target]
         if target.suffix.lower() == suffix and not is_folder:
             return [target]

@@ -78,7 +78,9 @@ def test_a_live_run_is_neither_renamed_nor_deleted(tmp_path):
 def test_deleting_takes_all_that_is_of_the_run(tmp_path):
     folder = run_in(tmp_path)
     (folder / "checkpoint").mkdir()
-    for name in ("checkpoint/a.safetensors", "error.log", "screen-1.svg", "control", ".0123.tmp"):
+    (folder / "models" / "silu_0").mkdir(parents=True)
+    of_a_run = ("checkpoint/a.safetensors", "models/silu_0/config.json", "error.log", "screen-1.svg", "control")
+    for name in (*of_a_run, ".0123.tmp"):
         (folder / name).write_text("")
     delete(folder)
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ from geocont.events import (
     RunFinished,
     RunStarted,
 )
-from geocont.tables import check_target, tables, write_csv, write_json, write_parquet
+from geocont.tables import check_targets, tables, write_csv, write_json, write_parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -248,22 +248,64 @@ def test_unwritable_targets(tmp_path):
         assert str(target) in str(caught.value)
         assert caught.value.remedy
         with pytest.raises(InputError, match=expected):
-            check_target(target, suffix)
+            check_targets(**{suffix[1:]: target})
     assert file.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_check_target_makes_the_folder_and_no_file(tmp_path, monkeypatch):
-    check_target(tmp_path / "a" / "b", ".csv")
-    check_target(tmp_path / "c" / "run.json", ".json")
+def test_checking_targets_makes_the_folder_and_no_file(tmp_path, monkeypatch):
+    check_targets(csv=tmp_path / "a" / "b", json=tmp_path / "c" / "run.json")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["a", "a/b", "c"]
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(InputError, match="not writable"):
-        check_target(tmp_path / "a", ".csv")
+        check_targets(csv=tmp_path / "a")
+
+
+def test_json_never_takes_the_place_of_what_may_be_no_table(tmp_path):
+    (tmp_path / "events.jsonl").write_text("mine")
+    with pytest.raises(InputError, match=r"does not end in \.json"):
+        check_targets(json=tmp_path / "events.jsonl")
+    with pytest.raises(InputError, match=r"does not end in \.json"):
+        write_json(tables(run(probe())), tmp_path / "events.jsonl")
+    assert (tmp_path / "events.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize("source", ["model", "model/config.json"])
+def test_a_file_of_what_is_read_is_never_replaced(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("mine")
+    (tmp_path / "link.json").symlink_to("model/config.json")
+    for target in (Path("model/config.json"), Path("model/../link.json")):
+        with pytest.raises(InputError, match="is what is read"):
+            check_targets(json=target, source=tmp_path / source)
+    check_targets(json=Path("model/new.json"), source=tmp_path / source)
+
+
+@pytest.mark.parametrize(
+    ("targets", "is_possible"),
+    [
+        ({"csv": "x.csv", "json": "x.csv"}, False),
+        ({"json": "q", "parquet": "q"}, False),
+        ({"csv": "q", "json": "q"}, False),
+        ({"csv": "x.csv", "parquet": "./x.csv"}, False),
+        ({"csv": "q", "parquet": "q"}, True),
+        ({"csv": "/dev/null", "json": "/dev/null"}, False),
+        ({"csv": "x.csv", "json": "x.json", "parquet": "x.parquet"}, True),
+    ],
+)
+def test_two_kinds_of_tables_never_share_a_file(tmp_path, monkeypatch, targets, is_possible):
+    monkeypatch.chdir(tmp_path)
+    targets = {kind: Path(target) for kind, target in targets.items()}
+    if is_possible:
+        check_targets(**targets)
+    else:
+        with pytest.raises(InputError):
+            check_targets(**targets)
 
 
 def test_devices_are_written_to_and_stay_devices(tmp_path):
-    check_target(tmp_path / "pipe", ".json")
+    check_targets(json=tmp_path / "pipe")
     os.mkfifo(tmp_path / "pipe")
     reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
     write_json(tables(run(probe())), tmp_path / "pipe")

@@ -107,7 +107,9 @@ def test_alone_it_shows_the_help(capfd: pytest.CaptureFixture[str]) -> None:
         (["ablate", "--set", "data.images=100"], "batch_size 128 is more than the 100 training images", "lower"),
         (["export", "nothing"], "there is no run 'nothing'", "geocont-tui ablate"),
         (["runs", "--run-dir", "/nowhere"], "/nowhere", ""),
-        (["ablate", "--run-dir", __file__], "is a file", "geocont-tui ablate --help"),
+        (["ablate", "--run-dir", __file__], "Not a directory", "choose a folder, not a file"),
+        (["runs", "--run-dir", ""], "the path is empty", "geocont-tui runs --help"),
+        (["ablate", "--csv", ""], "the path is empty", "geocont-tui ablate --help"),
     ],
 )
 def test_wrong_usage_and_input(
