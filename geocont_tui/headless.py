@@ -124,7 +124,7 @@ def watch_run(
         The exit code: DONE, FAILED, or INTERRUPTED, as the run ended; after a signal 128 + its number.
 
     Raises:
-        InputError: the journal cannot be read, or is empty.
+        InputError: the journal cannot be read, is damaged, or is empty.
         GeocontError: writing the results failed.
     """
     job = watched_run(run_folder)
@@ -134,7 +134,7 @@ def watch_run(
     if guard.signal is not None or guard.is_lost:
         return 128 + (guard.signal or signal.SIGHUP)
     events = partial(read_events, run_folder)
-    failure = _print_and_write(job.snapshot.state, events, csv, json, parquet, ascii_only)
+    failure = _print_and_write(job.snapshot.state, events, csv, json, parquet, ascii_only, job.error)
     if failure is not None:
         raise failure
     codes = {"done": ExitCode.DONE, "failed": ExitCode.FAILED}

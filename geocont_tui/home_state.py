@@ -108,7 +108,7 @@ class HomeReader:
         self._known = {folder: self._read(folder) for folder in folders}
         now = time.time()
         runs = tuple(_run(known, now) for known in self._known.values())
-        models = [run.summary.name for run in runs if run.summary.kind == "analysis" and run.summary.name]
+        models = [run.summary.model for run in runs if run.summary.model]
         return HomeState(
             folder=self.folder,
             runs=runs,

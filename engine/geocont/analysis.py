@@ -195,6 +195,17 @@ def _open(analysis: Analysis, report: Callable[[str], None] | None) -> Checkpoin
     )
 
 
+def _from_anywhere(analysis: Analysis) -> Analysis:
+    """The same with absolute paths: who goes on with it may do so in another folder."""
+    path = _on_disk(analysis.model)
+    file = analysis.layouts_file
+    return msgspec.structs.replace(
+        analysis,
+        model=analysis.model if path is None else str(path.absolute()),
+        layouts_file=file if file is None else str(Path(file).absolute()),
+    )
+
+
 def _on_disk(model: str) -> Path | None:
     """The folder or file that is meant, None where there is none of that name.
 
@@ -420,7 +431,7 @@ class _Job:
             model=self._analysis.model,
             revision=self._checkpoint.revision,
             source=self._checkpoint.source,
-            parameters=msgspec.to_builtins(self._analysis),
+            parameters=msgspec.to_builtins(_from_anywhere(self._analysis)),
             matrices=plans,
             skipped=self._skipped,
             bytes=sum(plan.bytes for plan in plans if plan.status == "ok"),

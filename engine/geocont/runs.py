@@ -94,7 +94,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     "interrupted" if none does.
     `started` is in seconds since the epoch, `size` in bytes over all files of the folder. `headline` counts the
     networks, or the layers and matrices of an analysis (whose `name` is the model, whose steps are matrices); `reason`
-    says why the run failed or cannot be read. `device` is where it ran last.
+    says why the run failed or cannot be read. `device` is where it ran last. `model` is what an analysis reads: an id
+    on the hub, or a path that holds in any folder.
     """
 
     folder: str
@@ -109,6 +110,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     headline: str | None = None
     reason: str | None = None
     device: str | None = None
+    model: str | None = None
 
     @property
     def fraction(self) -> float | None:
@@ -234,7 +236,7 @@ def resume_run(folder: Path) -> Interrupted:
     The revision of a model on the hub is the commit that the run began with.
 
     Raises:
-        InputError: no run; a process writes it; it is done; what it was asked for cannot be read.
+        InputError: no run; a process writes it; it is done; what it was asked for cannot be read, or was edited since.
     """
     if not _is_run(folder):
         raise InputError(
@@ -247,17 +249,31 @@ def resume_run(folder: Path) -> Interrupted:
     match held.started:
         case RunStarted(experiment=asked):
             try:
-                return Interrupted(experiment=plain(asked))
+                begun = plain(asked)
             except msgspec.ValidationError as error:
                 raise InputError(
                     f"the experiment of {folder} cannot be read: {error}", "go on with the version that began it"
                 ) from None
+            file = folder / _EXPERIMENT
+            if file.exists() and experiments.read(str(file)) != begun:
+                raise _changed(file, f"`geocont-tui ablate {file}`")
+            return Interrupted(experiment=begun)
         case AnalysisStarted(parameters=parameters, revision=revision):
+            file = folder / _ANALYSIS
+            if file.exists() and read_analysis(folder) != _without_none(parameters):
+                raise _changed(file, "`geocont-tui analyze`")
             return Interrupted(analysis=parameters | ({} if revision is None else {"revision": revision}))
         case _ if (folder / _ANALYSIS).exists():
             return Interrupted(analysis=read_analysis(folder))
         case _:
             return Interrupted(experiment=experiments.read(str(folder / _EXPERIMENT)))
+
+
+def _changed(file: Path, command: str) -> InputError:
+    return InputError(
+        f"{file} is not any more what the run began with, and a run goes on as it began",
+        f"undo the change, or begin a new run with {command}",
+    )
 
 
 def _unfinished(folder: Path) -> Journaled:
@@ -731,6 +747,7 @@ def summarize(folder: Path) -> RunSummary:
         headline=progress.headline if progress else None,
         reason=reason,
         device=device,
+        model=progress.model if isinstance(progress, _Matrices) else None,
     )
 
 
@@ -771,6 +788,8 @@ class _Matrices:
     def __init__(self, started: AnalysisStarted) -> None:
         self.started = started
         self.name = started.model
+        # Journals of earlier versions have it as it was typed.
+        self.model = str(started.parameters.get("model", started.model))
         self.planned = len(started.matrices)
         self.done = 0
         self._measured = 0

@@ -808,3 +808,13 @@ def test_every_option_of_an_analysis_is_in_its_parameters(tmp_path):
     [started, *_] = run(write(tmp_path / "m", llama_tensors(2)), layers="0-1", projections="q")
     again = run(**{name: value for name, value in started.parameters.items() if value is not None})
     assert again[0].matrices == started.matrices
+
+
+def test_what_it_goes_on_with_holds_in_any_folder(tmp_path, monkeypatch):
+    write(tmp_path / "m", llama_tensors(2))
+    (tmp_path / "own.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    started = run("m", layouts_file="own.toml")[0]
+    assert started.model == "m"
+    assert started.parameters["model"] == str(tmp_path / "m")
+    assert started.parameters["layouts_file"] == str(tmp_path / "own.toml")

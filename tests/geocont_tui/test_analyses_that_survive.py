@@ -49,13 +49,14 @@ def keys(events: list[MatrixMeasured]) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.usefixtures("cache")
-def test_killed_in_the_middle_it_goes_on_from_its_results_to_the_same_tables(model, tmp_path):
+def test_killed_in_the_middle_it_goes_on_from_its_results_to_the_same_tables(model, tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     process = subprocess.Popen(
-        [*PROGRAM, "analyze", str(model), "--headless", "--device", "cpu", "--run-dir", str(runs)],
+        [*PROGRAM, "analyze", model.name, "--headless", "--device", "cpu", "--run-dir", str(runs)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        cwd=model.parent,
     )
     try:
         wait_for(lambda: any((folder / "events.jsonl").exists() for folder in runs.glob("*")))
@@ -68,6 +69,7 @@ def test_killed_in_the_middle_it_goes_on_from_its_results_to_the_same_tables(mod
     planned = LAYERS * len(NAMES)
     assert 4 * len(NAMES) <= len(before) < planned
     assert not any(isinstance(event, RunFinished) for event in journal(run))
+    # From another folder than the one where the model's name was typed.
     resumed = command("resume", run.name, "--run-dir", str(runs), "--csv", str(tmp_path / "resumed"))
     assert resumed.returncode == 0, resumed.stderr
     after = measured(run)
@@ -80,7 +82,8 @@ def test_killed_in_the_middle_it_goes_on_from_its_results_to_the_same_tables(mod
     assert len({(event.projection, event.layer_a) for event in pairs}) == len(pairs) == (LAYERS - 1) * len(NAMES)
 
     options = ["--headless", "--device", "cpu", "--no-cache", "--run-dir", str(tmp_path / "whole")]
-    assert cli.run(["analyze", str(model), *options, "--csv", str(tmp_path / "uninterrupted")]) == 0
+    monkeypatch.chdir(model.parent)
+    assert cli.run(["analyze", model.name, *options, "--csv", str(tmp_path / "uninterrupted")]) == 0
     for name in ("pairs.csv", "matrices.csv"):
         resumed_rows, whole_rows = (
             sorted((tmp_path / folder / name).read_text("utf-8").splitlines())
