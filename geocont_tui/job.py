@@ -18,7 +18,7 @@ from geocont.ablations.experiment import AnyExperiment
 from geocont.claims import Finding
 from geocont.errors import GeocontError, InputError
 from geocont.events import AnalysisStarted, Event, RunFinished, RunPaused, RunResumed
-from geocont.journal import JOURNAL, follow, thinned_events
+from geocont.journal import follow, has_journal, thinned_events
 from geocont.run_control import Control
 from geocont.runs import Recording
 
@@ -345,7 +345,7 @@ def resumed_job(recording: Recording, first: Event) -> Job[AnyState]:
     """
     folder = recording.folder
     state: AnyState | None = None
-    if (folder / JOURNAL).exists():
+    if has_journal(folder):
         for event in thinned_events(folder):
             state = fold(state, event)
     # Whatever ended it before.

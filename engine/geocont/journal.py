@@ -87,8 +87,8 @@ def follow(folder: Path, *, thin: bool = False) -> Iterator[Event | None]:
     Raises:
         InputError: as `read_events` does.
     """
-    while not (folder / JOURNAL).exists():
-        if run_lock.holder(folder) is None and not (folder / JOURNAL).exists():
+    while not has_journal(folder):
+        if run_lock.holder(folder) is None and not has_journal(folder):
             break
         yield None
         time.sleep(_POLL_SECONDS)
@@ -141,7 +141,7 @@ def journaled(folder: Path) -> Journaled:
         InputError: as `read_events` does, for another reason than that there is none.
     """
     found = Journaled()
-    if not (folder / JOURNAL).exists():
+    if not has_journal(folder):
         return found
     with _opened(folder) as file:
         lines = _Lines(folder, file)
@@ -181,6 +181,15 @@ def key(event: Event) -> Key | None:
             return None
 
 
+def has_journal(folder: Path) -> bool:
+    """Whether there is a journal in `folder`, readable or not. Raises InputError if that may not be looked at."""
+    path = folder / JOURNAL
+    try:
+        return path.exists()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
 def _opened(folder: Path) -> BinaryIO:
     path = folder / JOURNAL
     try:
@@ -188,7 +197,11 @@ def _opened(folder: Path) -> BinaryIO:
     except FileNotFoundError:
         raise InputError(f"{folder} has no journal ({JOURNAL})", "give the folder of a run that has started") from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions")
 
 
 @dataclass(frozen=True)
@@ -215,9 +228,7 @@ class _Lines:
                 self._file.seek(self.position)
                 block = self._file.read(size)
             except OSError as error:
-                raise InputError(
-                    f"{self._path} cannot be read: {error.strerror}", "check the path and its permissions"
-                ) from None
+                raise _unreadable(self._path, error) from None
             whole = block.rfind(b"\n") + 1
             if whole:
                 # Line by line, so that the position is right wherever the caller stops.

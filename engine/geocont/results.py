@@ -5,7 +5,9 @@ written by another version does not count and is measured again.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,14 +75,13 @@ def folder() -> Path:
 
 
 def size(where: Path | None = None) -> int:
-    """Bytes of all files in a folder of results (default: `folder()`); 0 when there is none."""
+    """Bytes of all files in a folder of results (default: `folder()`), as far as it can be read."""
     total = 0
-    for path in (folder() if where is None else where).rglob("*"):
-        try:
-            if path.is_file():
-                total += path.stat().st_size
-        except OSError:
-            continue  # it went away between listing and looking
+    for parent, _, names in os.walk(folder() if where is None else where):
+        for name in names:
+            # It may go away between listing and looking.
+            with suppress(OSError):
+                total += (Path(parent) / name).stat().st_size
     return total
 
 
@@ -104,8 +105,11 @@ def load(name: str, kind: type[_Result], where: Path | None = None) -> _Result |
 
 
 def exists(name: str, where: Path | None = None) -> bool:
-    """Whether there is a result of this name, sound or not."""
-    return _path(name, where).is_file()
+    """Whether there is a result of this name, sound or not; no, where that may not be looked at."""
+    try:
+        return _path(name, where).is_file()
+    except OSError:
+        return False
 
 
 def store(name: str, result: MatrixResult | PairResult, where: Path | None = None) -> None:

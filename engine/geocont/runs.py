@@ -51,7 +51,7 @@ from geocont.events import (
     RunResumed,
     RunStarted,
 )
-from geocont.journal import JOURNAL, Journaled, events_in, journaled, key, thinned_events
+from geocont.journal import JOURNAL, Journaled, events_in, has_journal, journaled, key, thinned_events
 from geocont.journal import follow as follow
 from geocont.journal import read_events as read_events
 from geocont.run_lock import RunLock, holder
@@ -715,7 +715,7 @@ def summarize(folder: Path) -> RunSummary:
     reason: str | None = None
     device: str | None = None
     try:
-        if (folder / JOURNAL).exists():
+        if has_journal(folder):
             for event in thinned_events(folder, probes=1):
                 if isinstance(event, RunStarted | AnalysisStarted | RunContinued):
                     device = event.device
@@ -732,7 +732,7 @@ def summarize(folder: Path) -> RunSummary:
                         state, reason = without_end, None
                     case _ if progress is not None:
                         progress.add(event)
-    except (InputError, PermissionError) as error:
+    except InputError as error:
         state, reason = "unreadable", str(error)
     return RunSummary(
         folder=folder.name,

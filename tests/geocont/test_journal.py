@@ -10,7 +10,7 @@ import pytest
 import synthetic
 from geocont.errors import InputError
 from geocont.events import JOURNAL_VERSION, Event, Probe, Progress, RunFinished, RunStarted
-from geocont.journal import JOURNAL, follow, read_events, thinned_events
+from geocont.journal import JOURNAL, follow, journaled, read_events, thinned_events
 from geocont.run_lock import RunLock
 
 # As they come back from JSON, with lists for tuples.
@@ -167,3 +167,9 @@ def test_a_journal_that_may_not_be_read_is_an_error_of_input(tmp_path):
     (tmp_path / JOURNAL).chmod(0)
     with pytest.raises(InputError, match="cannot be read"):
         list(thinned_events(tmp_path))
+
+
+@pytest.mark.parametrize("read", [follow, journaled, read_events])
+def test_a_folder_that_cannot_be_looked_into_is_an_error_of_input(tmp_path, read):
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        list(read(tmp_path / ("x" * 300)))

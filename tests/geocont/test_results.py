@@ -116,3 +116,9 @@ def test_the_folder_is_the_users_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert tmp_path in results.folder().parents
     assert results.folder().name == "results"
+
+
+def test_a_folder_that_cannot_be_looked_into_holds_nothing(tmp_path):
+    nowhere = tmp_path / ("x" * 300)
+    assert not results.exists("ab12", nowhere)
+    assert results.size(nowhere) == 0

@@ -407,3 +407,17 @@ def test_another_experiment_is_refused(tiny, tmp_path):
     other = msgspec.structs.replace(tiny, variants=(variant("b"),))
     with pytest.raises(InputError, match="has changed since the run began"):
         next(runs.Recording(train_here(other, folder), folder, resume=True))
+
+
+def test_an_experiment_file_that_was_edited_since_is_not_passed_over(tiny, tmp_path):
+    folder = stopped_run(tmp_path, tiny)
+    file = folder / "experiment.toml"
+    before = file.read_text()
+    file.write_text(before.replace("steps = 120", "steps = 240"))
+    with pytest.raises(InputError, match="not any more what the run began with") as refused:
+        runs.resume_run(folder)
+    assert f"geocont-tui ablate {file}" in refused.value.remedy
+    file.write_text("# what only I know\n" + before)
+    assert runs.resume_run(folder).experiment == tiny
+    file.unlink()
+    assert runs.resume_run(folder).experiment == tiny

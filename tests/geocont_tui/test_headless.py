@@ -401,6 +401,16 @@ def test_watching_without_a_screen_prints_the_results_and_says_how_the_run_ended
     assert (tmp_path / "t.json").is_file()
 
 
+def test_watching_a_journal_that_is_damaged_in_the_middle_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [msgspec.json.encode(event) + b"\n" for event in first(0.4)]
+    (tmp_path / "events.jsonl").write_bytes(b"".join([*lines[:5], b"{broken\n", *lines[5:]]))
+    with pytest.raises(InputError, match="is damaged in line 6"):
+        watch_run(tmp_path)
+    assert capsys.readouterr().out
+
+
 def test_an_ignored_signal_stays_ignored(train: Callable[..., None], tmp_path: Path) -> None:
     train(*first(0.4), lambda: signal.raise_signal(signal.SIGINT), RunFinished(status="done", time=0.0))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
