@@ -126,6 +126,12 @@ def run(arguments: list[str]) -> int:
 
 def _execute(arguments: list[str]) -> int:
     """Run a command; its errors go on."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise InputError(
+            f"the working directory cannot be used: {error.strerror}", "change into a folder that is there"
+        ) from None
     if "--detach" in arguments and not detached.is_detached():
         return _detach(arguments)
     # Typer itself turns Ctrl-C into 130.
@@ -333,7 +339,7 @@ def analyze(
     if not plan:
         check_place(run_dir)
         first = "; what the hub's cache lacks is downloaded first" if download else ""
-        print(f"reading the headers of {model}{first}", file=sys.stderr, flush=True)
+        _say(f"reading the headers of {model}{first}")
     if is_on_screen:
         settings = _prepared(theme, fps, ascii_only)
         # Loaded before the headers are read, so that the screen is there as soon as they are.
@@ -630,7 +636,9 @@ def _prepared(theme: str | None, fps: int | None, ascii_only: bool) -> "Settings
 
 def _say(text: str) -> None:
     """What happens before there is a screen."""
-    print(text, file=sys.stderr, flush=True)
+    from geocont_tui.plain_text import one_line
+
+    print(one_line(text), file=sys.stderr, flush=True)
 
 
 def _print_results(
@@ -668,6 +676,8 @@ def _complain(problem: str, remedy: str, code: int) -> int:
     if detached.is_detached():
         detached.refused(problem, remedy, code)
         return code
+    from geocont_tui.plain_text import one_line
+
     for start, text in (("error: ", problem), ("  try: ", remedy)):
-        print(start + " ".join(text.split()), file=sys.stderr)
+        print(start + one_line(" ".join(text.split())), file=sys.stderr)
     return code

@@ -21,6 +21,7 @@ from geocont.ablations.experiment import AnyExperiment, LanguageExperiment
 from geocont.atomic import atomic_file
 from geocont.errors import GeocontError, InputError, JobError
 from geocont.events import RESIDUAL_SIDES, Event, Message, NetworkDiverged
+from geocont.journal import has_journal
 from geocont.runs import Recording, RunSummary, read_events
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -29,7 +30,7 @@ from geocont_tui import analysis_state, detached
 from geocont_tui.analysis_state import AnalysisState
 from geocont_tui.analysis_text import analysis_table, plan_table
 from geocont_tui.job import AnyState, Job, fold, resumed_job, watched_run, where_kept
-from geocont_tui.plain_text import duration, in_ascii, printable, size, wrapped
+from geocont_tui.plain_text import duration, in_ascii, one_line, printable, size, wrapped
 from geocont_tui.plain_text import tables as columns
 from geocont_tui.run_tables import run_tables
 from geocont_tui.state import (
@@ -125,6 +126,7 @@ def watch_run(
 
     Raises:
         InputError: the journal cannot be read, is damaged, or is empty.
+        JobError: it was deleted meanwhile.
         GeocontError: writing the results failed.
     """
     job = watched_run(run_folder)
@@ -133,6 +135,10 @@ def watch_run(
         job.run(lambda: guard.signal is not None or guard.is_lost, display.show)
     if guard.signal is not None or guard.is_lost:
         return 128 + (guard.signal or signal.SIGHUP)
+    if job.is_abandoned and not has_journal(run_folder):
+        raise JobError(
+            f"{run_folder} was deleted while it was watched", "watch another run; `geocont-tui runs` lists them"
+        )
     events = partial(read_events, run_folder)
     failure = _print_and_write(job.snapshot.state, events, csv, json, parquet, ascii_only, job.error)
     if failure is not None:
@@ -503,7 +509,7 @@ class _Bar:
             console=Console(stderr=True, highlight=False, markup=False, emoji=False),
             auto_refresh=False,
         )
-        self._task = self._progress.add_task(name, total=1.0, position="")
+        self._task = self._progress.add_task(one_line(name), total=1.0, position="")
         self._drawn = 0.0
 
     def __enter__(self) -> "_Bar":
@@ -521,7 +527,7 @@ class _Bar:
         with suppress(OSError):
             text = _news(event)
             if text:
-                self._progress.console.print(text, soft_wrap=True)
+                self._progress.console.print(one_line(text), soft_wrap=True)
             self._progress.update(self._task, completed=state.progress, position=_position(state))
             if time.monotonic() - self._drawn > _REFRESH_SECONDS:
                 self._drawn = time.monotonic()
@@ -560,7 +566,7 @@ def _say(text: str) -> None:
     if sys.stderr is None:
         return
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(one_line(text), file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
 

@@ -41,9 +41,14 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)
 
 
+def one_line(text: str) -> str:
+    """`text`, from wherever it comes, as one line that moves no cursor."""
+    return printable(text.replace("\n", " "))
+
+
 def tables(rows: list[dict[str, str]], width: int | None, leading: int = 1) -> list[list[str]]:
     """The rows as lines of aligned columns, in as many tables as `width` asks for, the `leading` columns in each."""
-    columns = [[name, *(row[name] for row in rows)] for name in rows[0]]
+    columns = [[name, *(row[name].replace("\n", "?") for row in rows)] for name in rows[0]]
     padded = []
     for column in columns:
         room = max(cell_len(cell) for cell in column)
@@ -60,6 +65,7 @@ def tables(rows: list[dict[str, str]], width: int | None, leading: int = 1) -> l
 
 def wrapped(lines: list[str], width: int | None, indent: int = 2) -> list[str]:
     """The lines broken at spaces to `width` cells, what goes on after `indent` blanks. None: as they are."""
+    lines = [line.replace("\n", "?") for line in lines]
     if width is None:
         return lines
     room = max(width, 2 * indent)

@@ -217,7 +217,9 @@ def _create(folder: Path, file_name: str, content: Mapping[str, Any]) -> Path:
     except OSError as error:
         failure = _disk_error(f"the run's folder {folder} cannot be written", error)
         if error.errno in _WRONG_PLACES:
-            raise InputError(str(failure), failure.remedy) from None
+            # There was no folder yet that could have been kept in place.
+            remedy = _REMEDIES[errno.EACCES] if error.errno == errno.ENOENT else failure.remedy
+            raise InputError(str(failure), remedy) from None
         raise failure from None
     return folder
 

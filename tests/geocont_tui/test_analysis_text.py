@@ -140,8 +140,8 @@ def test_a_terminal_gets_every_column_within_its_width(width: int, make: Callabl
 
 
 def test_nothing_of_a_header_moves_the_cursor() -> None:
-    text = plan_table(folded(synthetic_analysis.events(until=0, model="a\x1b[2J\r\x07[b]")))
-    assert text.startswith("a?[2J??[b] at ")
+    text = plan_table(folded(synthetic_analysis.events(until=0, model="a\x1b[2J\r\n\x07[b]")))
+    assert text.startswith("a?[2J???[b] at ")
     assert all(character.isprintable() or character == "\n" for character in text)
 
 

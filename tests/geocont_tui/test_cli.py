@@ -439,3 +439,20 @@ def test_doctor_prints_in_ascii_where_asked(monkeypatch: pytest.MonkeyPatch, cap
 def test_every_preset_is_offered_by_a_wrong_name(capfd: pytest.CaptureFixture[str]) -> None:
     _, remedy = refused(["ablate", "nothing-like-it"], capfd)
     assert all(name in remedy for name in presets())
+
+
+def test_what_is_typed_moves_no_cursor_where_it_is_repeated(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["analyze", "no/such\x1b[2J\x07/model", "--plan"]) == 2
+    out, err = capfd.readouterr()
+    assert "no/such?[2J?/model" in err
+    assert "\x1b" not in out + err
+    assert "\x07" not in out + err
+
+
+def test_a_working_directory_that_was_deleted_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert refused(["runs"], capfd)[0].startswith("the working directory cannot be used")

@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -409,6 +410,18 @@ def test_watching_a_journal_that_is_damaged_in_the_middle_says_where(
     with pytest.raises(InputError, match="is damaged in line 6"):
         watch_run(tmp_path)
     assert capsys.readouterr().out
+
+
+def test_a_run_that_is_deleted_while_it_is_watched_did_not_end_somehow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "events.jsonl").write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in first(0.4)))
+    # When it is asked who writes the run, it is gone.
+    monkeypatch.setattr("geocont.journal.run_lock.holder", shutil.rmtree)
+    with pytest.raises(JobError, match="was deleted while it was watched"):
+        watch_run(folder)
 
 
 def test_an_ignored_signal_stays_ignored(train: Callable[..., None], tmp_path: Path) -> None:
