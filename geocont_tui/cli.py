@@ -468,10 +468,9 @@ def resume(
     if asked.experiment is not None:
         job = train(asked.experiment, device or "auto", folder, _say)
     else:
-        from geocont.analysis import analyze as analysis_of
+        from geocont.analysis import analyze_again
 
-        parameters = asked.analysis or {}
-        job = analysis_of(**(parameters if device is None else {**parameters, "device": device}), report=_say)
+        job = analyze_again(asked.analysis or {}, device=device or "auto", report=_say)
     outlives_journal = on_disk_error == "continue"
     with (
         closing(Begun(job)) as events,

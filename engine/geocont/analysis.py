@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -52,7 +52,7 @@ _GPU_WORKERS = 4
 _T = TypeVar("_T")
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of an analysis, as `analyze` takes them; what analysis.toml holds.
 
     `projections` ("q,k,gate") and `layers` ("0-15", "3,7") are as typed.
@@ -145,6 +145,24 @@ def analyze(
             clock.enter()
     finally:
         checkpoint.close()
+
+
+def analyze_again(
+    parameters: Mapping[str, Any], *, device: str = "auto", report: Callable[[str], None] | None = None
+) -> Iterator[Event]:
+    """As `analyze`, with the parameters that a run has kept.
+
+    Raises:
+        InputError: they are not those of an analysis, and as `analyze` does.
+    """
+    try:
+        analysis = msgspec.convert(dict(parameters), Analysis)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`", "").replace("$.", "")
+        raise InputError(
+            f"the parameters of the analysis cannot be read: {reason}", "undo the change, or begin a new analysis"
+        ) from None
+    return analyze(**msgspec.structs.asdict(analysis), device=device, report=report)
 
 
 def _check(analysis: Analysis) -> None:

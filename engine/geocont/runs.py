@@ -13,7 +13,6 @@ import re
 import secrets
 import string
 import threading
-import tomllib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -55,6 +54,7 @@ from geocont.journal import JOURNAL, Journaled, events_in, has_journal, journale
 from geocont.journal import follow as follow
 from geocont.journal import read_events as read_events
 from geocont.run_lock import RunLock, holder
+from geocont.toml_file import read_toml
 
 _EXPERIMENT = "experiment.toml"
 _ANALYSIS = "analysis.toml"
@@ -193,16 +193,9 @@ def read_analysis(folder: Path) -> dict[str, Any]:
         InputError: there is none, or it cannot be read.
     """
     path = folder / _ANALYSIS
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"{folder} is not the run of an analysis: it has no {_ANALYSIS}", "give the folder of one"
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged: {error}", "start the analysis again") from None
+    if not path.exists():
+        raise InputError(f"{folder} is not the run of an analysis: it has no {_ANALYSIS}", "give the folder of one")
+    return read_toml(path)
 
 
 def _create(folder: Path, file_name: str, content: Mapping[str, Any]) -> Path:
@@ -232,7 +225,7 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resume_run(folder: Path) -> Interrupted:
-    """What to go on with: `crew.train(experiment, device, folder)` or `analyze(**analysis)`, then
+    """What to go on with: `crew.train(experiment, device, folder)` or `analyze_again(analysis)`, then
     `Recording(events, folder, resume=True)`.
 
     The revision of a model on the hub is the commit that the run began with.

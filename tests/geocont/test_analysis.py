@@ -818,3 +818,16 @@ def test_what_it_goes_on_with_holds_in_any_folder(tmp_path, monkeypatch):
     assert started.model == "m"
     assert started.parameters["model"] == str(tmp_path / "m")
     assert started.parameters["layouts_file"] == str(tmp_path / "own.toml")
+
+
+def test_parameters_that_were_edited_are_refused_by_their_name(tmp_path):
+    parameters = run(write(tmp_path / "m", llama_tensors(2)))[0].parameters
+    assert next(analysis.analyze_again(parameters, device="cpu")).parameters == parameters
+    for change, problem in (
+        ({"top_k": "many"}, "Expected int, got str - at top_k"),
+        ({"topk": 3}, "unknown field topk"),
+        ({"model": None}, "Expected str, got null - at model"),
+    ):
+        with pytest.raises(InputError, match=problem) as refused:
+            analysis.analyze_again(parameters | change, device="cpu")
+        assert refused.value.remedy

@@ -194,7 +194,9 @@ def test_data_path_is_made_absolute(tmp_path, monkeypatch):
         ("data.images=0", "data.images: expected int >= 1, got 0", "correct"),
         ("data.path=", "data.path: expected str of length >= 1, got ''", "correct"),
         ("probes.growth=1", "probes.growth: expected float > 1.0, got 1", "correct"),
-        ("probes.leading=40", "probes.leading: 40 is more than defaults.width = 32", "lower"),
+        ("probes.leading=40", "probes.leading: 40 is more than defaults.width allows: the width is 32", "lower"),
+        ("seeds=" + "9" * 5000, "--set seeds: an integer of 5000 digits", "smaller"),
+        (".".join(["defaults"] * 3000) + "=1", "a key is nested too deeply", "--set"),
         ("defaults.activation=gelo", "defaults.activation: unknown value 'gelo'", "did you mean gelu?"),
         ("defaults.activation=qqqq", "unknown value 'qqqq'", "none, relu, gelu"),
         ("variants.Res+None.optimizer.algorithm=adamw", "variants[0].optimizer.algorithm: unknown", "adam, sgd"),
@@ -235,6 +237,8 @@ def test_an_override_without_effect_is_refused(tmp_path):
         ("\nseeds = ", "not valid TOML: Invalid value (at line 2, column 9, the end of the file)"),
         ('name = "x"\n[defaults]\nname = "a"\n[[variants]]\nname = "a"', "defaults: expected a table without `name`"),
         ("a = " + "[" * 10_000, "nested too deeply"),
+        (".".join("a" * 2000) + " = 1", "nested too deeply"),
+        ("seeds = " + "9" * 5000, "an integer of thousands of digits"),
         ("", "variants: there is none"),
         ('name = "x"\nvariants = []', "variants: there is none"),
         ('[[variants]]\nname = "a"', "name: this key is required"),
@@ -401,3 +405,26 @@ name = "A"
         read(str(path), (*budget, "defaults.steps=100"))
     assert "--steps 100" in caught.value.remedy
     assert [variant.steps for variant in with_steps(experiment, 100).variants] == [100]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "problem", "remedy"),
+    [
+        (
+            ("heads=8", "key_value_heads=1", "width=32"),
+            "probes.leading: 10 is more than defaults.key_value_heads allows: the rows of K and V are 4",
+            "raise key_value_heads",
+        ),
+        (("width=8", "heads=2", "key_value_heads=2"), "defaults.width allows: the width is 8", "raise width"),
+        (("mlp_width=6",), "defaults.mlp_width allows: it is 6", "raise mlp_width"),
+        (("heads=5", "width=32"), "defaults.heads: 5 heads do not divide a width of 32", "rotary"),
+        (("heads=4", "key_value_heads=8"), "defaults.key_value_heads: 8 does not divide 4 heads", "divisor"),
+        (("initialization.scheme=he",), "unknown value 'he'", "the values are normal"),
+        (("optimizer.algorithm=sgd",), "unknown value 'sgd'", "the values are adam"),
+    ],
+)
+def test_language_models_that_are_impossible(assignments, problem, remedy):
+    overrides = (f"defaults.{assignment}" for assignment in assignments)
+    error = refusal("transformer_small", "probes.leading=10", *overrides)
+    assert problem in str(error)
+    assert remedy in error.remedy

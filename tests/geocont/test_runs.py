@@ -730,7 +730,7 @@ def test_analysis_file_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="is not the run of an analysis"):
         read_analysis(tmp_path)
     (tmp_path / "analysis.toml").write_bytes(b"\xff = ")
-    with pytest.raises(InputError, match="is damaged"):
+    with pytest.raises(InputError, match="is not a text file"):
         read_analysis(tmp_path)
 
 

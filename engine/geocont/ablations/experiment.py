@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from geocont.errors import InputError
+from geocont.toml_file import is_deep, read_toml
 
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
@@ -271,23 +272,11 @@ def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> AnyExperiment:
             value (with the path of the key), an override without effect.
     """
     path = _find(name_or_file)
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not a text file (byte {error.start} is not UTF-8)", "give a TOML file") from None
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        lines = text.split("\n")
-        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}, the end of the file"
-        reason = str(error).replace("at end of document", end)
-        raise InputError(f"{path} is not valid TOML: {reason}", "correct the file at that place") from None
-    except RecursionError:
-        raise InputError(f"{path} is nested too deeply", "give an experiment file") from None
+    table = read_toml(path)
     for override in overrides:
         _assign(table, override)
+    if is_deep(table):
+        raise InputError("--set: a key is nested too deeply", "for example --set defaults.optimizer.epsilon=1e-7")
     experiment = resolve(table, source=str(path))
     if experiment.data.path is None:
         return experiment
@@ -337,14 +326,15 @@ def resolve(table: dict[str, Any], source: str) -> AnyExperiment:
             f"{source}: variants: the name {repeated[0]!r} is used twice", "give each variant its own name"
         )
     for index, variant in enumerate(experiment.variants):
-        if experiment.probes.leading > _narrowest(variant):
-            raise InputError(
-                f"{source}: probes.leading: {experiment.probes.leading} is more than "
-                f"{_as_written(f'variants[{index}].width', written)} = {variant.width} allows",
-                "lower probes.leading or raise the width",
-            )
         if isinstance(variant, LanguageVariant):
             _refuse_impossible_heads(variant, f"{source}: ", index, written)
+        size, of_what, key = _narrowest(variant)
+        if experiment.probes.leading > size:
+            raise InputError(
+                f"{source}: probes.leading: {experiment.probes.leading} is more than "
+                f"{_as_written(f'variants[{index}].{key}', written)} allows: {of_what} {size}",
+                f"lower probes.leading or raise {key}",
+            )
     if isinstance(experiment, LanguageExperiment):
         kept = tuple(
             _within_budget(variant, f"{source}: {_as_written(f'variants[{index}].steps', written)}", "steps" in merged)
@@ -354,11 +344,13 @@ def resolve(table: dict[str, Any], source: str) -> AnyExperiment:
     return experiment
 
 
-def _narrowest(variant: AnyVariant) -> int:
-    """The least number of rows or columns that a measured matrix has."""
+def _narrowest(variant: AnyVariant) -> tuple[int, str, str]:
+    """The least number of rows or columns that a measured matrix has; what has them; the key that says so."""
+    sizes = [(variant.width, "the width is", "width")]
     if isinstance(variant, LanguageVariant):
-        return min(variant.width, variant.mlp_width, variant.width // variant.heads * variant.key_value_heads)
-    return variant.width
+        rows = variant.width // variant.heads * variant.key_value_heads
+        sizes += [(rows, "the rows of K and V are", "key_value_heads"), (variant.mlp_width, "it is", "mlp_width")]
+    return min(sizes, key=lambda size: size[0])
 
 
 def _refuse_impossible_heads(variant: LanguageVariant, source: str, index: int, written: dict[str, Any]) -> None:
@@ -423,7 +415,9 @@ def _find(name_or_file: str) -> Path:
     except RuntimeError as error:
         raise InputError(f"{name_or_file} cannot be read: {error}", "give the path in full") from None
     except OSError as error:
-        raise _unreadable(Path(name_or_file), error) from None
+        raise InputError(
+            f"{name_or_file} cannot be read: {error.strerror}", "check the path and its permissions"
+        ) from None
     if path.suffix == ".toml" or "/" in name_or_file or len(path.parts) > 1:
         raise InputError(f"there is no file {path}", f"give a TOML file or one of the presets: {', '.join(names)}")
     near = difflib.get_close_matches(name_or_file, names, n=1, cutoff=0.4)
@@ -431,10 +425,6 @@ def _find(name_or_file: str) -> Path:
     raise InputError(
         f"there is no preset {name_or_file!r}", f"{remedy}the presets are {', '.join(names)}; or give a TOML file"
     )
-
-
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path} cannot be read: {error.strerror}", "check the path and its permissions")
 
 
 def _assign(table: dict[str, Any], override: str) -> None:
@@ -449,6 +439,8 @@ def _assign(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         value = text
+    except ValueError:
+        raise InputError(f"--set {key}: an integer of {len(text)} digits", "give a smaller number") from None
     variants = [item for item in _items(table.get("variants")) if isinstance(item, dict)]
     if parts[0] == "variants" and len(parts) > 1:
         rest = ".".join(parts[1:])
@@ -576,8 +568,8 @@ def _choices(key: str, is_language: bool) -> tuple[str, ...] | None:
     """The words that may stand at a key."""
     if key == "activation":
         return get_args(LanguageActivation if is_language else Activation)
-    if is_language and key == "algorithm":
-        return ("adam",)
+    if is_language and key in ("algorithm", "scheme"):
+        return ("adam",) if key == "algorithm" else ("normal",)
     return _CHOICES.get(key)
 
 

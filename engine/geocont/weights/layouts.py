@@ -22,6 +22,7 @@ from torch import Tensor
 
 from geocont.errors import InputError
 from geocont.events import MatrixPlan, SkippedTensors, Status
+from geocont.toml_file import read_toml
 from geocont.weights.checkpoint import Slice
 from geocont.weights.quantization import Weight
 
@@ -139,17 +140,12 @@ def read_layouts(path: Path | None = None) -> tuple[Layout, ...]:
     """The rows of the table in the order in which they are tried; a file's rows come before the shipped ones.
 
     Raises:
-        InputError: the file cannot be read, is no TOML, or has a row with an unknown key or cut or a bad pattern.
+        InputError: as `read_toml` does; a row has an unknown key or cut or a bad pattern.
     """
     shipped = tuple(_row(table, _TABLE.name) for table in _shipped().layout)
     if path is None:
         return shipped
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}", "Give --layouts a file that can be read.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} is no TOML file: {error}", "Write each layout as a [[layout]] table.") from None
+    tables = read_toml(path)
     rows = tables.pop("layout", [])
     if tables or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         unknown = ", ".join(tables) or "layout"

@@ -123,7 +123,7 @@ def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         read_layouts(tmp_path / "none.toml")
     (tmp_path / "mine.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"mine\.toml is no TOML"):
+    with pytest.raises(InputError, match=r"mine\.toml is not a text file"):
         read_layouts(tmp_path / "mine.toml")
 
 
