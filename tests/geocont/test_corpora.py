@@ -217,6 +217,25 @@ def test_says_that_a_file_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"{name} cannot be read: Permission denied" in str(refusal(path))
 
 
+def test_text_that_a_parquet_file_lists_once_is_read_as_any_other(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    plain = text_column(text=LINES[:100])
+    parquet.write_table(plain, path)
+    expected = list(corpora._chunks([path]))
+    parquet.write_table(plain.set_column(0, "text", plain.column("text").dictionary_encode()), path)
+    assert list(corpora._chunks([path])) == expected
+
+
+def test_a_parquet_file_that_is_damaged_in_the_middle_says_so(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(text_column(text=LINES), path)
+    content = bytearray(path.read_bytes())
+    content[4:40] = b"\xff" * 36
+    path.write_bytes(content)
+    assert "a.parquet is no parquet file that can be read: " in str(refusal(path))
+    assert "None" not in str(refusal(path))
+
+
 def test_says_what_is_wrong_with_a_parquet_file(tmp_path: Path):
     path = tmp_path / "a.parquet"
     parquet.write_table(text_column(one=["a"], two=["b"]), path)

@@ -338,11 +338,7 @@ def _of_parquet(path: Path) -> Iterator[str]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            texts = [
-                field.name
-                for field in file.schema_arrow
-                if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)
-            ]
+            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
             chosen = "text" if "text" in texts else texts[0] if len(texts) == 1 else None
             if chosen is None:
                 raise InputError(
@@ -354,11 +350,23 @@ def _of_parquet(path: Path) -> Iterator[str]:
                 rows = (row for row in batch.column(0).to_pylist() if row)
                 # A row that ends its line goes on in the next one; another is a document.
                 yield "".join(row if row.endswith("\n") else f"{row}{_END}" for row in rows)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # What the disk says has a number; what pyarrow says of damage has none.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise InputError(
-            f"data.path: {path} is no parquet file that can be read: {str(error).splitlines()[0]}",
+            f"data.path: {path} is no parquet file that can be read: {str(error).strip().partition(chr(10))[0]}",
             "give text in UTF-8, or parquet files with a column of text",
         ) from None
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a column of this pyarrow type holds text, each written out or a number in a list of texts."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _until(chunks: Iterable[str], size: int) -> Iterator[str]:
