@@ -51,6 +51,9 @@ REASONS: Mapping[MeasurementStatus, str] = {
 }
 """Why a pair has no cosine, in few words."""
 
+_NO_COSINE = {None: REASONS["shape_mismatch"], 1: "one dimension only"}
+"""Why a pair has no cosine on a side of this dimension, where nothing else is wrong with it."""
+
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -296,9 +299,10 @@ def left_out(row: Row, side: Side) -> Mapping[str, int]:
         status: MeasurementStatus | None = _refusal(row, adjacent)
         if pair is not None:
             status = pair.status if cosine(pair, side) is None else None
-            if status == "ok":
-                status = "shape_mismatch"
-        if status is not None:
+        if pair is not None and status == "ok":
+            dimension = pair.v_dim if side == "v" else pair.u_dim
+            counts[_NO_COSINE.get(dimension, "no basis in common")] += 1
+        elif status is not None:
             counts[REASONS.get(status, status)] += 1
     return dict(counts)
 

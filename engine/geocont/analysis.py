@@ -855,8 +855,9 @@ def _complete(pair: PairMeasured, compared: PairResult, leading: measurement.Lea
         u_gram=compared.u_gram,
         v_gram_error=compared.v_gram_error,
         u_gram_error=compared.u_gram_error,
-        v_weighted=leading.v_weighted,
-        u_weighted=leading.u_weighted,
+        # In one dimension all vectors align.
+        v_weighted=None if pair.v_dim == 1 else leading.v_weighted,
+        u_weighted=None if pair.u_dim == 1 else leading.u_weighted,
         weighted_share=leading.weighted_share,
         v_overlap=leading.v_overlap,
         u_overlap=leading.u_overlap,

@@ -87,6 +87,10 @@ def pair(
     if adjacent and plan_b.layer - plan_a.layer > 1:
         reasons.append(f"{plan_b.layer - plan_a.layer} layers apart")
     v1_cosine, u1_cosine = (None, None) if "shared" in statuses else _cosines(measured_a, measured_b)
+    for side, dimension in (("v", v_dim), ("u", u_dim)):
+        if dimension == 1:
+            reasons.append(f"{side} n/a (in one dimension all vectors align)")
+    v1_cosine, u1_cosine = (None if v_dim == 1 else v1_cosine), (None if u_dim == 1 else u1_cosine)
     return PairMeasured(
         stack=plan_a.stack,
         projection=plan_a.projection,

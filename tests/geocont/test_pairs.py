@@ -93,3 +93,10 @@ def test_layers_apart():
 def test_bounds_never_pass_one():
     wide = msgspec.structs.replace(LATER, v1_error_bound=0.9)
     assert pairs.pair(plan(0), plan(1), measured(0, v1_error_bound=0.9), wide).v_error_bound == 1
+
+
+def test_in_one_dimension_there_is_nothing_to_compare():
+    layers = [plan(layer, rows=1) for layer in (0, 1)]
+    found = pairs.pair(*layers, measured(0), measured(1, others=(0,), v1_cosines=(0.5,), u1_cosines=(1.0,)))
+    assert (found.v1_cosine, found.u1_cosine, found.status) == (0.5, None, "ok")
+    assert "u n/a (in one dimension" in found.note

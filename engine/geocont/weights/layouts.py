@@ -378,11 +378,16 @@ def _name_stacks(stacks: list[_Stack]) -> None:
 
 
 def _width(stack: _Stack, config: Config | None) -> int:
-    """The width of the residual stream: the commonest length of norm vectors, else config.json's, else by sizes."""
+    """The width of the residual stream: the commonest length of norm vectors, else config.json's, else by sizes.
+
+    By sizes: of two that are the commonest the smaller, because MLPs widen, if there are matrices either way round;
+    else it cannot be known, and is 0.
+    """
     residual = _shipped().residual
     norm, inner = _compiled(residual["norm"]), _compiled(residual["inner_norm"])
     lengths: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
+    shapes: set[tuple[int, ...]] = set()
     for names in stack.layers.values():
         for rest, weight in names:
             if weight.refused:
@@ -391,11 +396,17 @@ def _width(stack: _Stack, config: Config | None) -> int:
                 lengths[weight.shape[0]] += 1
             elif len(weight.shape) == 2:
                 sizes.update(set(weight.shape))
+                shapes.add(tuple(weight.shape))
     stated = _number("width", stack, config)
     best = max(lengths.values(), default=0)
     candidates = [length for length, count in lengths.items() if count == best]
     if not candidates:
-        return stated if stated is not None else max(sizes, key=lambda size: (sizes[size], -size), default=0)
+        if stated is not None:
+            return stated
+        most = max(sizes.values(), default=0)
+        commonest = [size for size, count in sizes.items() if count == most]
+        is_known = len(commonest) == 1 or any(shape[::-1] in shapes for shape in shapes if shape[0] != shape[1])
+        return min(commonest) if is_known and commonest else 0
     return max(candidates, key=lambda length: (length == stated, sizes[length]))
 
 
@@ -525,6 +536,9 @@ def _reason(weight: Weight) -> str:
 # ------------------------------------------------------------------------------------------------------------ placing
 
 
+_NO_WIDTH = "without norms or config.json the width of the residual stream is not known"
+
+
 def _other(shape: Sequence[int], width: int) -> int:
     """The size of the last two axes that is not the residual width; the width if both are."""
     rows, cols = shape[-2:]
@@ -538,6 +552,8 @@ def _side(layout: Layout, projection: str, rows: int, cols: int, width: int) -> 
         return _side_by_shape(rows, cols, width)
     if side == "none":
         return side, "inner: neither its input nor its output is the residual stream"
+    if not width and not layout.orientation:
+        return side, f"taken as stored [out, in]: {_NO_WIDTH}"
     if side == "v" and cols != width and not layout.stack:
         return "none", f"has {cols} inputs, the residual stream {width}"
     if side == "u" and rows != width:
@@ -548,6 +564,8 @@ def _side(layout: Layout, projection: str, rows: int, cols: int, width: int) -> 
 
 
 def _side_by_shape(rows: int, cols: int, width: int) -> tuple[Side, str]:
+    if not width:
+        return "none", _NO_WIDTH
     if rows == cols == width:
         return "both", "square: whether it reads or writes the residual stream is not known"
     if width in (rows, cols):
@@ -759,8 +777,11 @@ def _group_by_numbers(weights: Mapping[str, Weight], config: Config | None) -> P
         stack = stacks.setdefault(prefix, _Stack(prefix, name=prefix or "layers"))
         stack.layers[layer].append((_SUFFIX.sub("", rest), weight))
     if not stacks:
-        templates = Counter(_template(name) for name in weights).most_common(10)
-        listed = ", ".join(f"{name} ({count})" for name, count in templates)
+        templates = Counter(
+            (_template(name), "" if len(weight.shape) == 2 and all(weight.shape) else f", {_reason(weight)}")
+            for name, weight in weights.items()
+        )
+        listed = ", ".join(f"{name} ({count}{reason})" for (name, reason), count in templates.most_common(10))
         raise InputError(
             f"no projections of adjacent layers are to be seen in the {len(weights)} tensor names",
             f"Describe them in a file for --layouts. The commonest names: {listed or 'none at all'}.",

@@ -352,6 +352,24 @@ def test_of_two_equally_common_sizes_the_smaller_is_the_width():
     assert {place.projection: place.side for place in found.placements} == {"lin1": "v", "lin2": "u"}
 
 
+@pytest.mark.parametrize("shape", [(8, 40), (40, 8)])
+def test_a_width_that_nothing_tells_is_not_guessed_and_said(shape):
+    found = one(planned(layers({"self_attn.k_proj.weight": shape})), "k")
+    assert (found.rows, found.cols, found.side) == (*shape, "v")
+    assert "the width of the residual stream is not known" in found.note
+    known = one(planned(layers({"self_attn.k_proj.weight": shape}), {"hidden_size": 40}), "k")
+    assert (known.rows, known.cols, known.side, known.note) == (8, 40, "v", "")
+    unknown = planned({f"a.{number}.b.weight": shape for number in range(3)}).placements[0]
+    assert (unknown.rows, unknown.cols, unknown.side) == (*shape, "none")
+    assert "is not known" in unknown.note
+
+
+def test_tensors_that_are_no_matrices_are_said_to_be_none():
+    with pytest.raises(InputError) as refused:
+        planned(layers({"self_attn.q_proj.weight": (4, 4, 3, 3)}))
+    assert "q_proj.weight (3, a convolution or another tensor that is no matrix)" in refused.value.remedy
+
+
 def test_rows_of_experts_may_make_a_square():
     names = {"norm_attn_norm.norm_1.weight": (32,), "ffn.experts.mlp.w1": (32, 32), "ffn.experts.mlp.w2": (32, 32)}
     found = planned(layers(names), {"model_type": "dbrx", "ffn_config": {"moe_num_experts": 4}})
