@@ -61,8 +61,11 @@ def events(seeds: int = 3, until: float = 1.0, probes: int = 12) -> Iterator[Eve
     for index, share in enumerate(shares):
         if share > until:
             break
+        before = shares[index - 1] if index else -1.0
         for name, seed, steps in plans:
-            yield probe(names.index(name), seed, round(share * steps))
+            # A step is measured once.
+            if round(share * steps) > round(before * steps):
+                yield probe(names.index(name), seed, round(share * steps))
         yield Progress(
             networks=tuple(
                 NetworkProgress(variant=name, seed=seed, step=round(share * steps), loss=_loss(share))

@@ -14,6 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from geocont import run_lock
+from geocont.consistency import Consistency
 from geocont.errors import InputError
 from geocont.events import (
     JOURNAL_VERSION,
@@ -50,7 +51,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
     Raises:
         InputError: no journal, or it cannot be read; written by a newer version of this program; a damaged line (with
-            its number).
+            its number), or one that is of another run.
     """
     with _opened(folder) as file:
         yield from events_in(file, folder)
@@ -58,7 +59,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 def events_in(content: BinaryIO, folder: Path) -> Iterator[Event]:
     """The events that the content of the journal in `folder` holds. Raises InputError for a damaged line."""
-    yield from _decoded(_Lines(folder, content).new())
+    yield from _Decoder().events(_Lines(folder, content).new())
 
 
 def thinned_events(folder: Path, probes: int = _SHOWN_PROBES) -> Iterator[Event]:
@@ -72,7 +73,7 @@ def thinned_events(folder: Path, probes: int = _SHOWN_PROBES) -> Iterator[Event]
     """
     with _opened(folder) as file:
         end = file.seek(0, 2)
-        yield from _decoded(_thin(_Lines(folder, file), end, probes))
+        yield from _Decoder().events(_thin(_Lines(folder, file), end, probes))
 
 
 def follow(folder: Path, *, thin: bool = False) -> Iterator[Event | None]:
@@ -93,14 +94,14 @@ def follow(folder: Path, *, thin: bool = False) -> Iterator[Event | None]:
         yield None
         time.sleep(_POLL_SECONDS)
     with _opened(folder) as file:
-        lines = _Lines(folder, file)
+        lines, decoder = _Lines(folder, file), _Decoder()
         if thin:
-            yield from _decoded(_thin(lines, file.seek(0, 2), _SHOWN_PROBES))
+            yield from decoder.events(_thin(lines, file.seek(0, 2), _SHOWN_PROBES))
         said = time.monotonic()
         while True:
             # In this order: what was written before the writer went is read.
             is_written = run_lock.holder(folder) is not None
-            for event in _decoded(lines.new()):
+            for event in decoder.events(lines.new()):
                 yield event
                 said = time.monotonic()
             if not is_written:
@@ -145,7 +146,7 @@ def journaled(folder: Path) -> Journaled:
         return found
     with _opened(folder) as file:
         lines = _Lines(folder, file)
-        for event in _decoded(lines.new()):
+        for event in _Decoder().events(lines.new()):
             found.finished = None
             if (measured := key(event)) is not None:
                 found.keys.add(measured)
@@ -245,19 +246,30 @@ class _Lines:
         self.position = self._number = 0
 
 
-def _decoded(lines: Iterator[_Line]) -> Iterator[Event]:
-    decoder = msgspec.json.Decoder(Event)
-    for line in lines:
-        try:
-            if line.number == 1:
-                _check_version(line.path, line.text)
-            event = decoder.decode(line.text)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InputError(
-                f"{line.path} is damaged in line {line.number}: {error}",
-                f"restore the file; the {line.number - 1} events before that line can be kept by cutting it there",
-            ) from None
-        yield event
+class _Decoder:
+    """Lines as the events of one run, each once."""
+
+    def __init__(self) -> None:
+        self._decoder = msgspec.json.Decoder(Event)
+        self._run = Consistency()
+
+    def events(self, lines: Iterator[_Line]) -> Iterator[Event]:
+        """The events of the next lines. Raises InputError for one that cannot be read, or is of another run."""
+        for line in lines:
+            try:
+                if line.number == 1:
+                    _check_version(line.path, line.text)
+                event = self._decoder.decode(line.text)
+                problem = self._run.problem(event)
+            except (msgspec.DecodeError, RecursionError) as error:
+                problem = str(error)
+            if problem:
+                raise InputError(
+                    f"{line.path} is damaged in line {line.number}: {problem}",
+                    f"restore the file; the {line.number - 1} events before that line can be kept by cutting it there",
+                )
+            if not self._run.is_repeated(event):
+                yield event
 
 
 def _thin(lines: _Lines, end: int, probes: int) -> Iterator[_Line]:

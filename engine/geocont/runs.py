@@ -243,12 +243,7 @@ def resume_run(folder: Path) -> Interrupted:
     held = _unfinished(folder)
     match held.started:
         case RunStarted(experiment=asked):
-            try:
-                begun = plain(asked)
-            except msgspec.ValidationError as error:
-                raise InputError(
-                    f"the experiment of {folder} cannot be read: {error}", "go on with the version that began it"
-                ) from None
+            begun = plain(asked)
             file = folder / _EXPERIMENT
             if file.exists() and experiments.read(str(file)) != begun:
                 raise _changed(file, f"`geocont-tui ablate {file}`")

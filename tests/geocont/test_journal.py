@@ -16,6 +16,9 @@ from geocont.run_lock import RunLock
 # As they come back from JSON, with lists for tuples.
 EVENTS = [msgspec.json.decode(msgspec.json.encode(event), type=Event) for event in synthetic.events(seeds=1)]
 STARTED = next(event for event in EVENTS if isinstance(event, RunStarted))
+LONG = msgspec.structs.replace(
+    STARTED, networks=[msgspec.structs.replace(network, steps=10**6) for network in STARTED.networks]
+)
 PROBE = next(event for event in EVENTS if isinstance(event, Probe))
 
 
@@ -122,7 +125,7 @@ def test_a_short_journal_is_not_thinned(tmp_path):
 
 @pytest.mark.parametrize("projections", [("hidden",), ("q", "k", "v", "o", "gate", "up", "down")])
 def test_of_a_long_one_each_projection_keeps_the_same_steps_the_first_and_the_last(tmp_path, projections):
-    write(tmp_path, STARTED, *probes_of(1000, *projections))
+    write(tmp_path, LONG, *probes_of(1000, *projections))
     kept = [event for event in thinned_events(tmp_path, probes=100) if isinstance(event, Probe)]
     steps = {name: [event.step for event in kept if event.projection == name] for name in projections}
     expected = steps[projections[0]]
@@ -138,7 +141,7 @@ def test_exact_measurements_are_kept_and_of_progress_the_latest(tmp_path):
         for second in range(500)
     ]
     plain = probes_of(1000, "hidden")
-    write(tmp_path, STARTED, *plain[:333], exact, *plain[334:], *beats)
+    write(tmp_path, LONG, *plain[:333], exact, *plain[334:], *beats)
     kept = list(thinned_events(tmp_path, probes=10))
     assert exact in kept
     assert [event for event in kept if isinstance(event, Progress)] == beats[-64:]
@@ -146,7 +149,7 @@ def test_exact_measurements_are_kept_and_of_progress_the_latest(tmp_path):
 
 def test_what_is_left_out_is_left_out_of_following_too_and_new_lines_are_not(tmp_path):
     plain = probes_of(2000, "hidden")
-    write(tmp_path, STARTED, *plain)
+    write(tmp_path, LONG, *plain)
     with RunLock(tmp_path):
         events = follow(tmp_path, thin=True)
         first = []

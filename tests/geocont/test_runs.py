@@ -358,13 +358,14 @@ def test_a_full_disk_leaves_the_journal_intact(tmp_path):
 import resource, signal, sys
 from pathlib import Path
 from geocont.errors import JobError
-from geocont.events import Message, RunStarted
+from geocont.events import Message, NetworkPlan, RunStarted
 from geocont.runs import Recording
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 def job():
     try:
-        yield RunStarted(name="x", experiment={}, networks=(), device="cpu", versions={}, time=0.0)
+        networks = (NetworkPlan(variant="a", seed=0, steps=10),)
+        yield RunStarted(name="x", experiment={}, networks=networks, device="cpu", versions={}, time=0.0)
         while True:
             yield Message(level="info", text="x" * 321, time=0.0)
     finally:

@@ -10,7 +10,7 @@ import pytest
 import synthetic
 from geocont import run_control
 from geocont.errors import InputError, JobError
-from geocont.events import Event, RunFinished, RunStarted
+from geocont.events import Event, Probe, RunFinished, RunStarted
 from geocont.runs import Recording
 
 from geocont_tui import state as states
@@ -255,4 +255,4 @@ def test_judging_reads_everything_only_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr("geocont_tui.job.time.monotonic", lambda: 100.0)
     job = job_of(synthetic.events(), tmp_path)
     job.run()
-    assert judged == [1, 13 * 24]
+    assert judged == [1, sum(isinstance(event, Probe) for event in synthetic.events())]

@@ -201,7 +201,8 @@ class Probes(_Config, frozen=True, kw_only=True):
 class _Experiment(_Config, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=60)]
     description: str = ""
-    seeds: Annotated[int, Meta(ge=1, le=2**20)] = 3
+    # All networks are planned before the first one is trained, which should not take long.
+    seeds: Annotated[int, Meta(ge=1, le=10_000)] = 3
     # Every seed has 2**20 streams of random numbers (see training), and a generator's seed 64 bits.
     seed: Annotated[int, Meta(ge=0, le=2**40)] = 0
     probes: Probes = msgspec.field(default_factory=Probes)
@@ -241,10 +242,19 @@ AnyExperiment = Experiment | LanguageExperiment
 
 
 def plain(table: Mapping[str, Any]) -> AnyExperiment:
-    """The experiment that a journal holds as plain data. Raises msgspec.ValidationError."""
-    if table.get("kind") == LanguageExperiment.__struct_config__.tag:
-        return msgspec.convert(table, LanguageExperiment)
-    return msgspec.convert(table, Experiment)
+    """The experiment that a journal holds as plain data.
+
+    Raises:
+        InputError: it is none, or of another version of this program.
+    """
+    try:
+        if table.get("kind") == LanguageExperiment.__struct_config__.tag:
+            return msgspec.convert(table, LanguageExperiment)
+        return msgspec.convert(table, Experiment)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"the experiment of the run cannot be read: {error}", "use the version of geocont-tui that began it"
+        ) from None
 
 
 def presets_folder() -> Path:
