@@ -381,8 +381,8 @@ def log_of(
         case RunResumed():
             said = "went on"
         case RunFinished(status="failed"):
-            texts = [text for text in (event.problem, event.remedy) if text]
-            return tuple(Message(level="error", text=text, time=event.time) for text in texts)
+            said = "; ".join(text for text in (event.problem, event.remedy) if text)
+            return (Message(level="error", text=said, time=event.time),) if said else ()
         case RunFinished():
             said = event.status
     return (Message(level="info", text=said, time=event.time),)

@@ -56,7 +56,7 @@ def events(seeds: int = 3, until: float = 1.0, probes: int = 12) -> Iterator[Eve
         versions={"python": "3.11", "torch": "2.13"},
         time=START,
     )
-    yield Message(level="info", text=f"{len(plans)} networks, 60000 training images", time=START)
+    yield Message(level="info", text=f"{len(plans)} networks, 60,000 training images", time=START)
     shares = [0.0] + [math.expm1(5 * index / probes) / math.expm1(5) for index in range(1, probes + 1)]
     for index, share in enumerate(shares):
         if share > until:

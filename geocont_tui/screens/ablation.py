@@ -160,11 +160,12 @@ class AblationScreen(RunScreen):
             case "curves":
                 is_apart = view.projections_apart
                 parts = [f"{self.variant}, {view.quantity.title}" if is_apart else self._quantity_title]
-                parts.append("each seed" if view.seeds_apart else seeds)
-                parts += ["log steps"] if view.log_x else []
-                parts += ["auto y"] if view.auto_y else []
+                # What the user has changed comes before what may be cut.
                 parts += [f"smoothed over {view.smoothing}"] if view.smoothing > 1 else []
+                parts += ["auto y"] if view.auto_y else []
                 parts += ["zoomed"] if view.window != (0.0, 1.0) else []
+                parts += ["log steps"] if view.log_x else []
+                parts.append("each seed" if view.seeds_apart else seeds)
                 return ", ".join(parts)
             case "layers":
                 if view.projections_apart:

@@ -1,4 +1,4 @@
-"""The screen of an analysis: the plan, projections × layers, bars, map, table, pair, words and log.
+"""The screen of an analysis: the plan, projections × layers, bars, map, table, pair, claims and log.
 
     screen = AnalysisScreen(snapshot, palette, kept)
     screen.paint(snapshot, phase, everything=False)     called by the app at its own rate; repaints what changed
@@ -47,7 +47,7 @@ FILTER = (
     "Words that a row must have in its projection, layers, status or note (q, 3-4, not unique), and comparisons of v1, "
     "u1, gram, gap (σ1/σ2 - 1), bound and layer with a number: v1>.5 gap<0.1 layer<8. All must fit."
 )
-NO_WORDS = "nothing can be said yet: no projection has enough pairs"
+NO_CLAIMS = "nothing can be said yet: no projection has enough pairs"
 
 
 class AnalysisScreen(RunScreen):
@@ -56,7 +56,7 @@ class AnalysisScreen(RunScreen):
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings("analysis"))
     PLACE = "analysis"
     WORK = "analysis"
-    VIEWS = ("bars", "map", "table", "pair", "words", "log", "plan")
+    VIEWS = ("bars", "map", "table", "pair", "claims", "log", "plan")
     CONTAINERS = ("#lower", "#left", "#right")
     LOG_KEY = "7"
     TABLE_FILES = ("pairs.csv", "matrices.csv")
@@ -95,12 +95,12 @@ class AnalysisScreen(RunScreen):
                     yield HeatMap(palette, id="map")
                     yield PairTable(palette, id="table")
                     yield TextPane(palette, id="pair")
-                    yield ClaimsPanel(palette, id="words", none=NO_WORDS)
+                    yield ClaimsPanel(palette, id="claims", none=NO_CLAIMS)
                     yield LogPane(palette, id="log")
                     yield TextPane(palette, id="plan")
                     yield TextPane(palette, id="failure")
-                with Pane(palette, id="words-pane"):
-                    yield ClaimsPanel(palette, none=NO_WORDS)
+                with Pane(palette, id="claims-pane"):
+                    yield ClaimsPanel(palette, none=NO_CLAIMS)
             with Vertical(id="right"):
                 with Pane(palette, id="map-pane"):
                     yield HeatMap(palette)
@@ -128,7 +128,7 @@ class AnalysisScreen(RunScreen):
     def _panes(self) -> list[str]:
         panes = ["matrix", "view"]
         if self.has_class("-wide"):
-            panes += ["words-pane", "map-pane"]
+            panes += ["claims-pane", "map-pane"]
         if self.has_class("-wide") or self.has_class("-middle"):
             panes.append("table-pane")
         # What the view shows need not be seen twice.
@@ -141,7 +141,7 @@ class AnalysisScreen(RunScreen):
         if self._shown_view == "map" and SHORTEST_MATRIX <= self._beside_map < height:
             height = self._beside_map
         self.query_one("#matrix").styles.height = "1fr" if self._is_single else height
-        for pane in ("map-pane", "table-pane", "words-pane"):
+        for pane in ("map-pane", "table-pane", "claims-pane"):
             self.query_one(f"#{pane}").set_class(pane == f"{self._shown_view}-pane", "-shown-elsewhere")
         for view in ("map", "table"):
             self.query_one("#right").set_class(self._shown_view == view, f"-{view}-elsewhere")
@@ -157,7 +157,7 @@ class AnalysisScreen(RunScreen):
             tabs = [f"{number} {tab}" for number, tab in enumerate(tabs, 2)]
         if self._shown_view == "failure":
             tabs = ["[failed]", f"({self._view_keys}: what was measured)"]
-        side = {"residual": "residual side", "v": "v1, input side", "u": "u1, output side"}[self.view.shown]
+        side = {"residual": "residual side", "v": "v1 (input)", "u": "u1 (output)"}[self.view.shown]
         shown = views.side_of(row, self.view) if row else "v"
         what = f"|cos {states.NAMES[shown]}| of all pairs of layers" + (f" of {row.label}" if row else "")
         said = cosine_line(row, pair, shown) if row and pair else ""
@@ -175,11 +175,11 @@ class AnalysisScreen(RunScreen):
             "matrix": (f"1 layers: {side}{legend}", said),
             "view": (
                 " ".join(tabs),
-                {"bars": starred, "words": left_out, "map": f"{blocks}{said}", "table": filtered}.get(
+                {"bars": starred, "claims": left_out, "map": f"{blocks}{said}", "table": filtered}.get(
                     self._shown_view, ""
                 ),
             ),
-            "words-pane": ("what this shows", left_out),
+            "claims-pane": ("what this shows", left_out),
             "map-pane": (what, f"{blocks}{said}"),
             "table-pane": ("adjacent pairs", filtered),
         }
@@ -278,7 +278,7 @@ class AnalysisScreen(RunScreen):
     @property
     def _focus(self) -> str:
         """What the arrows move in: "matrix", "map", "table", or a text."""
-        return {"view": self._shown_view, "map-pane": "map", "table-pane": "table", "words-pane": "words"}.get(
+        return {"view": self._shown_view, "map-pane": "map", "table-pane": "table", "claims-pane": "claims"}.get(
             self._pane, self._pane
         )
 

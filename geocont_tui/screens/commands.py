@@ -1,5 +1,6 @@
 """All commands of a screen by name: a field that narrows the list down, and the list."""
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -47,19 +48,21 @@ class Commands(ModalScreen[keys.Key | None]):
         self.action_run()
 
     def _list(self) -> None:
-        signs = self._palette.glyphs.signs
+        ascii_only, sign = self._palette.ascii_only, self._palette.glyphs.signs["selected"]
+        labels = [keys.label(key, ascii_only) for key in self._found]
+        indent = max(map(cell_len, labels), default=0) + 4
         rows = [
             Paragraph(
-                f"{key.help}  [{keys.label(key, self._palette.ascii_only)}]",
+                key.help,
                 "selected" if place == self._selected else "text",
-                indent=2,
-                label=signs["selected"] if place == self._selected else "",
+                indent=indent,
+                label=f"{sign if place == self._selected else ' '} {label}",
             )
-            for place, key in enumerate(self._found)
+            for place, (key, label) in enumerate(zip(self._found, labels, strict=True))
         ]
         pane = self.query_one(TextPane)
         pane.show(tuple(rows) or (Paragraph("no command has that in its name", "dim"),))
-        pane.bring_into_view(self._selected)
+        pane.bring_paragraph_into_view(self._selected)
 
     def action_choose(self, by: int) -> None:
         if self._found:

@@ -22,7 +22,7 @@ def plan_paragraphs(state: AnalysisState) -> tuple[Paragraph, ...]:
         _fact("model", state.model),
         _fact("revision", state.revision or "n/a: not from the hub"),
         _fact("read from", state.source),
-        _fact("to be read", f"{reading}, about {left(state)}" if state.status == "running" else reading),
+        _fact("to be read", f"{reading}, {left(state)}" if state.status == "running" else reading),
     ]
     if refused:
         lines.append(_fact("refused", f"{refused} matrices; the reasons stand below"))
@@ -56,7 +56,7 @@ def row_text(row: Row) -> str:
 
 def left(state: AnalysisState) -> str:
     """How long it will take, as far as that is known."""
-    return f"{clock(state.eta)} left" if state.eta is not None else "n/a s (no rate is known yet)"
+    return "time left not known yet" if state.eta is None else f"about {clock(state.eta)} left"
 
 
 def _fact(label: str, text: str) -> Paragraph:

@@ -219,16 +219,14 @@ class RunScreen(Screen[None]):
 
     def _paint_failure(self) -> None:
         state = self._snapshot.state
+        kept = f"What was measured until then can be looked at ({self._view_keys}) and written as tables (e)."
         self.query_one("#failure", TextPane).show(
             (
                 Paragraph(state.problem or "the run failed", "selected"),
                 Paragraph(""),
                 Paragraph(state.remedy or ""),
                 Paragraph(""),
-                Paragraph(
-                    f"What was measured until then can be looked at ({self._view_keys}) and written as tables (e).",
-                    "dim",
-                ),
+                Paragraph(kept if state.measurements else "Nothing had been measured until then.", "dim"),
             )
         )
 

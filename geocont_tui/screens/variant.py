@@ -6,10 +6,10 @@ from geocont.events import perplexity
 
 from geocont_tui import state as states
 from geocont_tui.state import AblationState, Network, Spread
-from geocont_tui.widgets.run_table import fraction, number
+from geocont_tui.widgets.run_table import number
 from geocont_tui.widgets.text_pane import Paragraph
 
-LABEL = 17
+LABEL = 19
 # Numbers of a variant: field of its summary, and the words for it.
 NUMBERS = (
     ("loss", "loss"),
@@ -42,8 +42,8 @@ def variant_paragraphs(state: AblationState, name: str, projection: str = states
     for field, words in _numbers(state):
         lines.append(Paragraph(_spread(getattr(summary, field)), indent=LABEL, label=words))
     if summary.peak is not None:
-        since = fraction(summary.below_peak, sign=True)
-        peak = f"{fraction(summary.peak.mean)} at step {summary.peak_step}, {since} since"
+        since = "n/a" if summary.below_peak is None else f"{summary.below_peak:+z.2f}"
+        peak = f"{number(summary.peak.mean)} at step {summary.peak_step}, {since} since"
         lines.append(Paragraph(peak, indent=LABEL, label=f"peak of {states.peak_quantity(projection).side}"))
     lines += [Paragraph(""), Paragraph("seeds", "dim")]
     lines += [
@@ -107,12 +107,12 @@ def _network(network: Network, projection: str) -> str:
     is_text = projection != states.HIDDEN
     if probes:
         probe = probes[-1]
-        parts.append(f"loss {number(probe.loss)}" + ("" if is_text else f", accuracy {fraction(probe.accuracy)}"))
-        parts.append(f"v1 {fraction(states.WEIGHT_V1.mean(probe))}, u1 {fraction(states.WEIGHT_U1.mean(probe))}")
+        parts.append(f"loss {number(probe.loss)}" + ("" if is_text else f", accuracy {number(probe.accuracy)}"))
+        parts.append(f"v1 {number(states.WEIGHT_V1.mean(probe))}, u1 {number(states.WEIGHT_U1.mean(probe))}")
     if is_text and network.held_out_loss is not None:
         parts.append(f"perplexity {number(perplexity(network.held_out_loss))}")
     if network.finished is not None and not is_text:
-        parts.append(f"test accuracy {fraction(network.finished.test_accuracy)}")
+        parts.append(f"test accuracy {number(network.finished.test_accuracy)}")
     if network.diverged is not None:
         parts.append(f"diverged at step {network.diverged.step}: {network.diverged.reason}")
     return "; ".join(parts)

@@ -56,8 +56,8 @@ def _before(style: Style) -> Style:
 def legend(palette: Palette) -> str:
     """What the characters mean, in one short line."""
     glyphs = palette.glyphs
-    steps = " ".join(f"{sign}<{step:.1f}" for sign, step in zip(glyphs.shades[1:], STEPS, strict=False)).replace(
-        "0.", "."
-    )
-    times, other = ("*", "x") if palette.ascii_only else ("×", "×")
-    return f"{glyphs.shades[0]}<2{times}chance {steps} {glyphs.shades[-1]} {glyphs.hatch}not unique {other}n/a"
+    low, between, full = glyphs.shades[0], glyphs.shades[1:-1], glyphs.shades[-1]
+    times, other, least = ("*", "x", ">=") if palette.ascii_only else ("×", "×", "≥")
+    steps = [f"{sign}<{step:.1f}" for sign, step in zip(between, STEPS, strict=True)]
+    ladder = " ".join([f"{low}<2{times}chance", *steps, f"{full}{least}{STEPS[-1]:.1f}"]).replace("0.", ".")
+    return f"{ladder} {glyphs.hatch}not unique {other}n/a"

@@ -37,16 +37,20 @@ class TextPane(Lines):
             self._paragraphs = paragraphs
             self.update_frame()
 
+    def bring_paragraph_into_view(self, place: int) -> None:
+        """Scroll as little as possible so that paragraph number `place` is seen."""
+        counts = [len(self._wrapped(paragraph, self.content_size.width)) for paragraph in self._paragraphs[: place + 1]]
+        if counts:
+            self.bring_into_view(sum(counts) - 1)
+            self.bring_into_view(sum(counts[:-1]))
+
     def lines(self, width: int, height: int) -> list[Line]:
-        lines: list[Line] = []
-        for paragraph in self._paragraphs:
-            style = getattr(self._palette, paragraph.emphasis)
-            wrapped = wrap(paragraph.text, width, style, paragraph.indent) or [((" ", style),)]
-            if paragraph.label:
-                label = (
-                    paragraph.label + " " * max(paragraph.indent - cell_len(paragraph.label), 1),
-                    self._palette.selected,
-                )
-                wrapped[0] = (label, (wrapped[0][0][0][paragraph.indent :], style))
-            lines += wrapped
-        return lines
+        return [line for paragraph in self._paragraphs for line in self._wrapped(paragraph, width)]
+
+    def _wrapped(self, paragraph: Paragraph, width: int) -> list[Line]:
+        style = getattr(self._palette, paragraph.emphasis)
+        wrapped = wrap(paragraph.text, width, style, paragraph.indent) or [((" ", style),)]
+        if paragraph.label:
+            label = paragraph.label + " " * max(paragraph.indent - cell_len(paragraph.label), 1)
+            wrapped[0] = ((label, self._palette.selected), (wrapped[0][0][0][paragraph.indent :], style))
+        return wrapped

@@ -37,6 +37,7 @@ from textual.color import Color
 from textual.strip import Strip
 from textual.widgets import Input
 
+from geocont_tui import keys
 from geocont_tui.app import AblationApp
 from geocont_tui.job import WatchedRun, ablation_job
 from geocont_tui.screens.ablation import AblationScreen
@@ -342,6 +343,28 @@ async def test_a_job_that_fails_says_what_and_what_to_do(tmp_path, error, code):
         assert str(error) in await run.press("5")
         await run.press("q")
     assert run.app.return_code == code
+
+
+async def test_a_job_that_fails_before_anything_is_measured_promises_no_measurements(tmp_path):
+    def failing() -> Iterator[Event]:
+        yield next(iter(synthetic.events()))
+        raise JobError("out of memory", "lower the width")
+
+    async with running(tmp_path, (140, 40), events=failing()) as run:
+        await run.settle()
+        assert "Nothing had been measured until then." in run.text
+        # Problem and remedy are one message, in this order.
+        assert "error: out of memory; lower the width" in await run.press("5")
+
+
+async def test_commands_below_the_list_come_into_view_where_lines_are_broken(tmp_path):
+    async with running(tmp_path, (60, 15)) as run:
+        await run.press(":")
+        for key in [key for key in keys.of("ablation") if key.command]:
+            assert key.help[:20] in run.text
+            selected = next(line for line in run.lines if "▶" in line and key.help[:20] in line)
+            assert f" {key.label} " in selected
+            await run.press("down")
 
 
 async def test_a_bug_in_a_training_step_is_explained_with_the_log(tmp_path):

@@ -355,7 +355,7 @@ async def test_v_u_and_b_choose_the_side(tmp_path):
     async with running(tmp_path) as run:
         before = run.text
         text = await run.press("u")
-        assert "u1, output side" in text
+        assert "u1 (output)" in text
         assert "q 0-1 u1" in text
         assert " q    u " in text.replace("▶", " ")
         text = await run.press("v")

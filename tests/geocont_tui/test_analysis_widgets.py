@@ -76,7 +76,7 @@ def test_what_has_no_cosine_has_a_mark_of_its_own():
     marks = {status: shades.mark(status, PALETTE)[0] for status in ("not_unique", "shape_mismatch", "shared")}
     assert marks == {"not_unique": "▨", "shape_mismatch": "×", "shared": "="}
     assert not set(marks.values()) & set(PALETTE.glyphs.shades)
-    assert shades.legend(PALETTE) == "·<2×chance ░<.4 ▒<.6 ▓<.8 █ ▨not unique ×n/a"
+    assert shades.legend(PALETTE) == "·<2×chance ░<.4 ▒<.6 ▓<.8 █≥.8 ▨not unique ×n/a"
 
 
 def test_a_long_name_keeps_its_end():

@@ -263,7 +263,7 @@ def test_a_run_that_ends_well(train: Callable[..., None], tmp_path: Path, capsys
     assert targets["parquet"].is_file()
     lines = err.splitlines()
     assert lines[0] == f"mlp: kept in {tmp_path}"
-    assert "24 networks, 60000 training images" in lines
+    assert "24 networks, 60,000 training images" in lines
     assert f"wrote {targets['json']}" in lines
     assert lines[-1] == f"the run is kept in {tmp_path}"
     parts = [int(line.split("%")[0]) for line in lines if re.match(r" *\d+%  ", line)]
@@ -398,7 +398,7 @@ def test_watching_without_a_screen_prints_the_results_and_says_how_the_run_ended
     assert watch_run(tmp_path, json=tmp_path / "t.json") == code
     out, err = capsys.readouterr()
     assert out == summary_table(folded(events))
-    assert "24 networks, 60000 training images" in err.splitlines()
+    assert "24 networks, 60,000 training images" in err.splitlines()
     assert (tmp_path / "t.json").is_file()
 
 

@@ -97,7 +97,7 @@ class ImageWorkshop(Workshop):
 
     def description(self, device: str) -> str:
         """How many networks on how many images."""
-        return f"{len(self.experiment.networks)} networks, {len(self._images.train)} training images, {device}"
+        return f"{len(self.experiment.networks)} networks, {len(self._images.train):,} training images, {device}"
 
     def stacks(self, networks: Sequence[tuple[Variant, int]]) -> list["StackTraining"]:
         """These networks (variant and seed) in stacks, to be trained from the beginning."""
