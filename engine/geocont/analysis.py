@@ -160,7 +160,8 @@ def analyze_again(
     except msgspec.ValidationError as error:
         reason = str(error).replace("`", "").replace("$.", "")
         raise InputError(
-            f"the parameters of the analysis cannot be read: {reason}", "undo the change, or begin a new analysis"
+            f"the parameters of the analysis (analysis.toml) cannot be read: {reason}",
+            "undo the change, or begin a new analysis",
         ) from None
     return analyze(**msgspec.structs.asdict(analysis), device=device, report=report)
 

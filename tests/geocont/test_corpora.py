@@ -226,6 +226,14 @@ def test_text_that_a_parquet_file_lists_once_is_read_as_any_other(tmp_path: Path
     assert list(corpora._chunks([path])) == expected
 
 
+def test_a_column_named_text_that_holds_numbers_is_not_told_to_be_named_so(tmp_path: Path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(text_column(text=[1, 2]), path)
+    error = refusal(path)
+    assert "(columns: text (int64))" in str(error)
+    assert "with a column of text" in error.remedy
+
+
 def test_a_parquet_file_that_is_damaged_in_the_middle_says_so(tmp_path: Path):
     path = tmp_path / "a.parquet"
     parquet.write_table(text_column(text=LINES), path)
@@ -239,7 +247,7 @@ def test_a_parquet_file_that_is_damaged_in_the_middle_says_so(tmp_path: Path):
 def test_says_what_is_wrong_with_a_parquet_file(tmp_path: Path):
     path = tmp_path / "a.parquet"
     parquet.write_table(text_column(one=["a"], two=["b"]), path)
-    assert "no column of text that could be meant (columns: one, two)" in str(refusal(path))
+    assert "no column of text that could be meant (columns: one (string), two (string))" in str(refusal(path))
     write(path, path.read_bytes()[:-9])
     assert "a.parquet is no parquet file" in str(refusal(path))
     assert "a.parquet is no parquet file" in str(refusal(write(path, b"")))

@@ -341,10 +341,10 @@ def _of_parquet(path: Path) -> Iterator[str]:
             texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
             chosen = "text" if "text" in texts else texts[0] if len(texts) == 1 else None
             if chosen is None:
+                columns = ", ".join(f"{field.name} ({field.type})" for field in file.schema_arrow)
                 raise InputError(
-                    f"data.path: {path} has no column of text that could be meant (columns: "
-                    f"{', '.join(file.schema_arrow.names)})",
-                    'name the column "text"',
+                    f"data.path: {path} has no column of text that could be meant (columns: {columns})",
+                    'name the column "text"' if texts else "give text in UTF-8, or parquet files with a column of text",
                 )
             for batch in file.iter_batches(columns=[chosen]):
                 rows = (row for row in batch.column(0).to_pylist() if row)

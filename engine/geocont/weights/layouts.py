@@ -116,7 +116,7 @@ def _row(table: Mapping[str, Any], source: str) -> Layout:
     for key in ("pattern", "sibling", "no_sibling"):
         try:
             _compiled(getattr(row, key))
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise InputError(f"{where}: {key} is no regular expression: {error}", remedy) from None
         except KeyError as error:
             known = ", ".join(f"{{{word}}}" for word in _shipped().words)
@@ -782,9 +782,13 @@ def _group_by_numbers(weights: Mapping[str, Weight], config: Config | None) -> P
             for name, weight in weights.items()
         )
         listed = ", ".join(f"{name} ({count}{reason})" for (name, reason), count in templates.most_common(10))
+        holds_no_matrix = bool(templates) and all(reason for _, reason in templates)
+        remedy = (
+            "Save each projection as a matrix [out, in]" if holds_no_matrix else "Describe them in a file for --layouts"
+        )
         raise InputError(
             f"no projections of adjacent layers are to be seen in the {len(weights)} tensor names",
-            f"Describe them in a file for --layouts. The commonest names: {listed or 'none at all'}.",
+            f"{remedy}. The commonest names: {listed or 'none at all'}.",
         )
     placed: list[tuple[_Stack, Placement]] = []
     for stack in stacks.values():

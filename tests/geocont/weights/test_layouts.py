@@ -368,6 +368,13 @@ def test_tensors_that_are_no_matrices_are_said_to_be_none():
     with pytest.raises(InputError) as refused:
         planned(layers({"self_attn.q_proj.weight": (4, 4, 3, 3)}))
     assert "q_proj.weight (3, a convolution or another tensor that is no matrix)" in refused.value.remedy
+    assert "Save each projection as a matrix" in refused.value.remedy
+
+
+def test_a_pattern_that_is_nested_beyond_reason_is_no_regular_expression(tmp_path):
+    pattern = "(" * 3000 + ")" * 3000
+    with pytest.raises(InputError, match="is no regular expression"):
+        read_layouts(table(tmp_path, f'[[layout]]\nid = "mine"\npattern = "{pattern}"\nprojections = ["q"]\n'))
 
 
 def test_rows_of_experts_may_make_a_square():
