@@ -51,7 +51,7 @@ KEYS: tuple[Key, ...] = (
         2,
         "enter",
     ),
-    Key("analyze", "home", ("a",), "a", "analyze", "analyse a model: type an id, a folder or a file", "analyze", 3),
+    Key("analyze", "home", ("a",), "a", "analyze", "analyse a model: type an id, a folder or a file", "analyse", 3),
     Key("new", "home", ("n",), "n", "new", "start an experiment from a TOML file", "new", 9),
     Key(
         "resume", "home", ("r",), "r", "resume", "go on with a run that was interrupted, stopped or failed", "resume", 4

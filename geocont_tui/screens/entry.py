@@ -54,7 +54,7 @@ class Entry(ModalScreen[str | None]):
             dialog.border_title = Content(self._title)
             yield Input(self._value, select_on_focus=False, compact=True)
             if self._complete:
-                yield ChoiceList(self._palette)
+                yield ChoiceList(self._palette, none="nothing that is known, or on this disk, begins so")
             yield TextPane(self._palette)
             yield KeyLine(self._palette, "entry")
 

@@ -29,7 +29,7 @@ from geocont_tui.widgets.text_pane import Paragraph, TextPane
 PANES = ("runs", "presets", "models")
 EXPLANATION_ROWS = 3
 OTHER_FILE = "a TOML file"
-OTHER_MODEL = "another model or folder"
+OTHER_MODEL = "a model or a folder"
 
 
 class HomeScreen(Screen[None]):
@@ -160,7 +160,7 @@ class HomeScreen(Screen[None]):
         explanation = self.query_one("#explanation", TextPane)
         explanation.display = self._pane == "presets"
         explanation.show((Paragraph(self._explanation, "dim"),))
-        self.query_one(RunList).show(RunListData(state.runs, self._rows["runs"]))
+        self.query_one(RunList).show(RunListData(state.runs, self._rows["runs"], self._pane == "runs"))
         self.query_one("#presets", ChoiceList).show(self._presets, self._marked("presets"))
         self.query_one("#models", ChoiceList).show(self._models, self._marked("models"))
         self._show_keys()
@@ -179,7 +179,7 @@ class HomeScreen(Screen[None]):
             hidden |= {"resume"}
         words = {
             "presets": "start",
-            "models": "analyze",
+            "models": "analyse",
             "runs": "watch" if run is not None and run.is_live else "open",
         }
         if self._pane == "models":
@@ -199,7 +199,7 @@ class HomeScreen(Screen[None]):
         for place, name in enumerate(PANES, 1):
             title, subtitle = titles[name]
             mark = f"{self.palette.glyphs.signs['selected']} " if name == self._pane else ""
-            self.query_one(f"#{name}-pane", Pane).entitle(f"{mark}{place} {title}", subtitle)
+            self.query_one(f"#{name}-pane", Pane).entitle(f"{mark}{place} {title}", subtitle if mark else "")
 
     @property
     def _presets(self) -> tuple[tuple[str, str], ...]:
@@ -211,7 +211,7 @@ class HomeScreen(Screen[None]):
         state = self.state
         recent = tuple((name, "analysed") for name in state.recent)
         cached = tuple((name, "cached") for name in state.cached if name not in state.recent)
-        return ((OTHER_MODEL, "type its name"), *recent, *cached)
+        return ((OTHER_MODEL, "type it"), *recent, *cached)
 
     @property
     def _welcome(self) -> tuple[Paragraph, ...]:

@@ -67,6 +67,26 @@ def tail(text: str, room: int, ascii_only: bool = False) -> str:
     return f"{sign}{text}" if room > len(sign) else ""
 
 
+def head(text: str, room: int, ascii_only: bool = False) -> str:
+    """The beginning of `text` in at most `room` cells, before a sign that its end is missing."""
+    if cell_len(text) <= room:
+        return text
+    sign = ".." if ascii_only else "…"
+    while text and cell_len(text) > room - len(sign):
+        text = text[:-1]
+    return f"{text.rstrip()}{sign}" if room > len(sign) else ""
+
+
+def mark_hidden(rows: list[list[Cell]], above: bool, below: bool, palette: Palette) -> None:
+    """Show at the right edge of the `rows` of a list that it goes on above or below them."""
+    if not rows:
+        return
+    signs = palette.glyphs.signs
+    for goes_on, cells, sign in ((above, rows[0], signs["up"]), (below, rows[-1], signs["down"])):
+        if goes_on:
+            write(cells, len(cells) - 1, sign, palette.dim, len(cells))
+
+
 def strip_of(row: Row) -> Strip:
     """The row as a Textual strip, neighbours of one style joined."""
     segments: list[Segment] = []

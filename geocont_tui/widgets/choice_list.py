@@ -2,7 +2,7 @@
 
 choices = ChoiceList(palette)      choices.show((("mlp", "18 networks"), …), selected)
 ChoiceList.Chosen(row)             the user clicked on a row
-draw(rows, selected, width, height, palette) -> Frame      the same as a pure function
+draw(rows, selected, width, height, palette, none) -> Frame      the same as a pure function
 """
 
 from rich.cells import cell_len
@@ -10,13 +10,17 @@ from textual.events import Click
 from textual.message import Message
 
 from geocont_tui.palette import Palette
-from geocont_tui.widgets.cells import BLANK, CellWidget, Frame, tail, write
+from geocont_tui.widgets.cells import BLANK, CellWidget, Frame, head, mark_hidden, tail, write
 
 Row = tuple[str, str]
+SHORTEST_NOTE = 6
 
 
 class ChoiceList(CellWidget):
-    """The list as a widget; see the module's docstring. `selected` is None where nothing is."""
+    """The list as a widget; see the module's docstring. `selected` is None where nothing is.
+
+    `none` is what stands there where there are no rows.
+    """
 
     DEFAULT_CSS = """
     ChoiceList { width: 1fr; height: 1fr; }
@@ -30,8 +34,9 @@ class ChoiceList(CellWidget):
             self.source = source
             self.row = row
 
-    def __init__(self, palette: Palette, *, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, palette: Palette, *, id: str | None = None, none: str = "") -> None:  # noqa: A002
         super().__init__(palette, id=id)
+        self._none = none
         self._rows: tuple[Row, ...] = ()
         self._selected: int | None = None
 
@@ -47,12 +52,19 @@ class ChoiceList(CellWidget):
             self.post_message(self.Chosen(self, row))
 
     def draw_frame(self, width: int, height: int) -> Frame:
-        return draw(self._rows, self._selected, width, height, self._palette)
+        return draw(self._rows, self._selected, width, height, self._palette, self._none)
 
 
-def draw(rows: tuple[Row, ...], selected: int | None, width: int, height: int, palette: Palette) -> Frame:
-    """`height` rows of `width` cells: a mark, the names, and beside them what there is room for of the notes."""
+def draw(
+    rows: tuple[Row, ...], selected: int | None, width: int, height: int, palette: Palette, none: str = ""
+) -> Frame:
+    """`height` rows of `width` cells: a mark, the names, and beside them what there is room for of the notes.
+
+    `none` is what stands there where there are no rows.
+    """
     canvas = [[BLANK] * width for _ in range(height)]
+    if not rows and canvas:
+        write(canvas[0], 2, none, palette.dim, width, palette.ascii_only)
     longest = max((cell_len(name) for name, _ in rows), default=0)
     room = min(longest, width - 2)
     first = _first(selected, height)
@@ -62,7 +74,11 @@ def draw(rows: tuple[Row, ...], selected: int | None, width: int, height: int, p
         if position == selected:
             write(cells, 0, palette.glyphs.signs["selected"], palette.selected, width)
         write(cells, 2, tail(name, room, palette.ascii_only), style, width, palette.ascii_only)
+        # The last column is the sign's. A few letters of a note say nothing.
+        free = width - room - 5
+        note = head(note, free, palette.ascii_only) if free >= min(cell_len(note), SHORTEST_NOTE) else ""
         write(cells, room + 4, note, palette.dim, width, palette.ascii_only)
+    mark_hidden(canvas, first > 0, first + height < len(rows), palette)
     return tuple(tuple(cells) for cells in canvas)
 
 

@@ -19,7 +19,7 @@ from textual.events import Click
 from textual.message import Message
 
 from geocont_tui.palette import Palette
-from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, tail, write
+from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, mark_hidden, tail, write
 
 MARK = 1
 LABEL = 24
@@ -187,7 +187,8 @@ def draw(data: PairTableData, width: int, height: int, palette: Palette) -> Fram
         write(canvas[0], MARK, text, palette.dim, width)
         return tuple(tuple(cells) for cells in canvas)
     label = min(max(5, *(cell_len(row.label) for row in data.rows)), LABEL, max(width // 3, 5))
-    columns = _chosen(width - MARK - label, data.sort)
+    # The last column is for the sign of a list that goes on.
+    columns = _chosen(width - MARK - label - 1, data.sort)
     arrow = palette.glyphs.signs["down" if data.reverse else "up"]
     header = f"{arrow}{COLUMNS[0].header}" if data.sort == 0 else COLUMNS[0].header
     write(canvas[0], MARK, header, palette.selected if data.sort == 0 else palette.dim, MARK + label)
@@ -201,6 +202,7 @@ def draw(data: PairTableData, width: int, height: int, palette: Palette) -> Fram
     first = _first(data, height)
     for position, cells in zip(range(first, len(data.rows)), canvas[1:], strict=False):
         _draw_row(cells, data.rows[position], data, label, columns, palette)
+    mark_hidden(canvas[1:], first > 0, first + height - 1 < len(data.rows), palette)
     return tuple(tuple(cells) for cells in canvas)
 
 

@@ -15,7 +15,7 @@ from textual.message import Message
 
 from geocont_tui.home_state import HomeRun
 from geocont_tui.palette import Palette, Sign
-from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, tail, write
+from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, head, mark_hidden, tail, write
 
 # Selection mark, state mark, blank.
 MARKS = 3
@@ -27,7 +27,7 @@ SIGNS: dict[str, Sign] = {
     "paused": "paused",
     "done": "done",
     "stopped": "stopped",
-    "interrupted": "waiting",
+    "interrupted": "stopped",
     "failed": "failed",
     "unreadable": "failed",
 }
@@ -35,10 +35,11 @@ SIGNS: dict[str, Sign] = {
 
 @dataclass(frozen=True)
 class RunListData:
-    """What the list shows; `selected` is a position in `rows`."""
+    """What the list shows; `selected` is a position in `rows`, which has a mark where keys go to the list."""
 
     rows: tuple[HomeRun, ...] = ()
     selected: int = 0
+    is_marked: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,9 @@ def draw(data: RunListData, width: int, height: int, palette: Palette) -> Frame:
     write(header, x + 2, explanation if width - x > len(explanation) + 1 else "headline", palette.dim, width)
     first = _first(data, height)
     for position, cells in zip(range(first, len(data.rows)), canvas[1:], strict=False):
-        _draw_row(cells, data.rows[position], position == data.selected, name_width, columns, palette)
+        is_selected = data.is_marked and position == data.selected
+        _draw_row(cells, data.rows[position], is_selected, name_width, columns, palette)
+    mark_hidden(canvas[1:], first > 0, first + height - 1 < len(data.rows), palette)
     return tuple(tuple(cells) for cells in canvas)
 
 
@@ -164,14 +167,15 @@ def _draw_row(
     for column in columns:
         write(cells, x + 1, _placed(column.text(run, palette), column), style, x + 1 + column.width)
         x += column.width + 1
-    write(cells, x + 2, _fitting(run.headline, width - x - 2), palette.dim, width, ascii_only)
+    # The last column is the sign's.
+    write(cells, x + 2, _fitting(run.headline, width - x - 3, ascii_only), palette.dim, width, ascii_only)
 
 
 def _placed(text: str, column: _Column) -> str:
     return text.ljust(column.width) if column.header == "kind" else text.rjust(column.width)
 
 
-def _fitting(pieces: tuple[str, ...], room: int) -> str:
+def _fitting(pieces: tuple[str, ...], room: int, ascii_only: bool) -> str:
     """As many pieces as fit; the first one is cut rather than left out."""
     text = ""
     for piece in pieces:
@@ -179,7 +183,7 @@ def _fitting(pieces: tuple[str, ...], room: int) -> str:
         if text and cell_len(longer) > room:
             break
         text = longer
-    return text
+    return head(text, room, ascii_only)
 
 
 def _chosen(room: int) -> list[_Column]:

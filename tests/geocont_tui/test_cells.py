@@ -21,7 +21,10 @@ from geocont_tui.widgets.cells import (
     CellWidget,
     Frame,
     changed_spans,
+    head,
+    mark_hidden,
     strip_of,
+    tail,
     write,
 )
 
@@ -42,6 +45,28 @@ def test_any_text_keeps_the_row_at_its_width(text: str, width: int, x: int, asci
     assert strip_of(tuple(row)).cell_length == width
     assert cell_len(strip_of(tuple(row)).text) == width
     assert not ascii_only or strip_of(tuple(row)).text.isascii()
+
+
+@given(st.text(), st.integers(0, 30), st.booleans())
+def test_what_is_cut_fits_and_says_so_on_the_side_where_it_is_cut(text: str, room: int, ascii_only: bool) -> None:
+    sign = ".." if ascii_only else "…"
+    for cut, is_signed in (
+        (head(text, room, ascii_only), lambda cut: cut.endswith(sign)),
+        (tail(text, room, ascii_only), lambda cut: cut.startswith(sign)),
+    ):
+        assert cell_len(cut) <= room
+        assert cut == text or not cut or is_signed(cut)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "edges"), [(False, False, "  "), (True, False, "↑ "), (False, True, " ↓"), (True, True, "↑↓")]
+)
+def test_a_list_that_goes_on_says_where(above: bool, below: bool, edges: str) -> None:
+    rows = [[BLANK] * 4 for _ in range(3)]
+    mark_hidden(rows, above, below, palette_for("none", dark=True))
+    assert [row[-1][0] for row in (rows[0], rows[-1])] == list(edges)
+    assert all(cell == BLANK for cell in rows[1])
+    mark_hidden([], above, below, palette_for("none", dark=True))
 
 
 def test_a_wide_character_is_not_cut_in_half() -> None:

@@ -52,7 +52,7 @@ def home(folder: Path, *program: str, **variables: str) -> Iterator[Terminal]:
 def test_it_comes_and_goes_with_no_color_as_asked(tmp_path):
     with home(tmp_path, NO_COLOR="1") as terminal:
         terminal.read_until(b"There are no runs yet.")
-        terminal.read_until(b"residual co")
+        terminal.read_until(b"residual")
         os.write(terminal.parent, b"q")
         assert terminal.end() == 0
         assert given_back(terminal.written)
@@ -158,7 +158,7 @@ def test_while_nothing_happens_nothing_is_sent(tmp_path):
         for _ in Recording(synthetic.events(), folder):
             pass
     with home(tmp_path) as terminal:
-        terminal.read_until(b"residual co")
+        terminal.read_until(b"residual")
         terminal.read_until(b"2026-01-03")
         # Until the first paint is over.
         while select.select([terminal.parent], [], [], 1.5)[0]:
