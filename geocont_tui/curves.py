@@ -17,7 +17,7 @@ from geocont.events import Probe
 
 from geocont_tui import state as states
 from geocont_tui.state import AblationState, Quantity, Trajectory
-from geocont_tui.widgets.bars import BarRow, BarsData
+from geocont_tui.widgets.bars import BarRow, BarsData, level_range
 from geocont_tui.widgets.chart import ChartData, Curve, Level
 
 SMOOTHINGS = (1, 3, 5, 9)
@@ -136,12 +136,13 @@ def bars_data(
         for layer, value in enumerate(values)
     )
     size = states.dimension(state, variant, quantity, projection)
-    level = chance.mean_cosine(size)
+    level, limit = chance.mean_cosine(size), chance.band_of_mean(size, state.experiment.seeds)[1]
     return BarsData(
         rows=rows,
         chance=level,
-        chance_limit=chance.band_of_mean(size, state.experiment.seeds)[1],
+        chance_limit=limit,
         chance_label=f"chance {level:.3f} ({size} dims)" if rows else "",
+        limit_label=f"95 % below {limit:.3f}" if rows else "",
         index=index,
     )
 
@@ -150,6 +151,7 @@ def projection_bars_data(state: AblationState, variant: str, quantity: Quantity,
     """Mean |cos| of adjacent layers now on both sides of every projection, * on the side of the residual stream."""
     rows: list[BarRow] = []
     levels: list[float] = []
+    limits: list[float] = []
     for projection in states.measured_projections(states.variant_of(state, variant)):
         for one in (replace(quantity, side="v1"), replace(quantity, side="u1")):
             found = states.mean_now(state, variant, one, projection)
@@ -167,9 +169,14 @@ def projection_bars_data(state: AblationState, variant: str, quantity: Quantity,
                 )
             )
             levels.append(level)
-    low, high = min(levels), max(levels)
-    label = f"chance {low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"chance {low:.3f}-{high:.3f}"
-    return BarsData(tuple(rows), chance=low, chance_label=label, index=index)
+            limits.append(limit)
+    return BarsData(
+        tuple(rows),
+        chance=min(levels),
+        chance_label=f"chance {level_range(levels)}",
+        limit_label=f"95 % below {level_range(limits)}",
+        index=index,
+    )
 
 
 def with_quantity(view: View, by: int) -> View:

@@ -1,7 +1,7 @@
 """Bars, one row a layer pair or a projection, with the chance level; and sparklines for tables.
 
     bars = Bars(palette, id=None, classes=None)         a Textual widget
-    bars.show(BarsData(rows, chance=None, chance_limit=None, chance_label="", maximum=1.0, index=0))
+    bars.show(BarsData(rows, chance=None, chance_limit=None, chance_label="", limit_label="", …))
     bars.scroll_rows(delta)    bars.set_palette(palette)
     BarRow(label, value, note="", unique=True)          value None: n/a, and `note` is the reason
     draw(data, width, height, palette, first=0) -> Frame    the same as a pure function
@@ -11,7 +11,7 @@ Eighth blocks give eight steps a cell. A row that does not change is not sent ag
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -41,13 +41,15 @@ class BarRow:
 class BarsData:
     """What the bars show, on a scale of 0…maximum.
 
-    `chance` is where random directions are, `chance_limit` the upper end of their 95 % band. `index` chooses the hue.
+    `chance` is where random directions are, `chance_limit` the upper end of their 95 % band; the labels name them, the
+    second where there is room. `index` chooses the hue.
     """
 
     rows: tuple[BarRow, ...]
     chance: float | None = None
     chance_limit: float | None = None
     chance_label: str = ""
+    limit_label: str = ""
     maximum: float = 1.0
     index: int = 0
 
@@ -206,11 +208,19 @@ def _draw_footer(cells: list[Cell], data: BarsData, layout: _Layout, first: int,
             end -= len(more) + 1
     if data.chance_label:
         text = f"{palette.glyphs.chance} {data.chance_label}"
+        if data.limit_label and cell_len(f"{text}, {data.limit_label}") <= end:
+            text = f"{text}, {data.limit_label}"
         start = layout.bar_start + (
             _offset(data.chance, data, layout) if layout.bar and _finite(data.chance) is not None else 0
         )
         start = max(min(start, end - cell_len(text)), 0)
         write(cells, start, text, palette.dim, end, palette.ascii_only)
+
+
+def level_range(levels: Iterable[float]) -> str:
+    """The levels of several bars as one number, or from the least to the greatest; "" for none."""
+    texts = sorted({f"{level:.3f}" for level in levels}, key=float)
+    return "-".join([texts[0], texts[-1]] if len(texts) > 1 else texts)
 
 
 def sparkline(

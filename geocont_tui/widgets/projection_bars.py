@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from geocont_tui.palette import Palette
 from geocont_tui.widgets import bars
-from geocont_tui.widgets.bars import BarRow, BarsData
+from geocont_tui.widgets.bars import BarRow, BarsData, level_range
 from geocont_tui.widgets.cells import BLANK, Cell, CellWidget, Frame, tail, write
 
 SIDES = ("v1", "u1")
@@ -180,8 +180,12 @@ def _bars(
                 chance_limit=found.limit,
             )
         )
-    levels = sorted({round(level, 3) for row in data.rows if (level := _side(row, side).chance) is not None})
-    label = ""
-    if levels:
-        label = f"chance {levels[0]:.3f}" + (f"-{levels[-1]:.3f}" if len(levels) > 1 else "")
-    return BarsData(rows=tuple(rows), chance=levels[0] if levels else None, chance_label=label, index=side)
+    levels = [level for row in data.rows if (level := _side(row, side).chance) is not None]
+    limits = [limit for row in data.rows if (limit := _side(row, side).limit) is not None]
+    return BarsData(
+        rows=tuple(rows),
+        chance=min(levels, default=None),
+        chance_label=f"chance {level_range(levels)}" if levels else "",
+        limit_label=f"95 % below {level_range(limits)}" if limits else "",
+        index=side,
+    )

@@ -11,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.geometry import Region
 
 from geocont_tui.palette import ASCII, UNICODE, Palette, palette_for
-from geocont_tui.widgets.bars import BarRow, Bars, BarsData, draw, sparkline
+from geocont_tui.widgets.bars import BarRow, Bars, BarsData, draw, level_range, sparkline
 from geocont_tui.widgets.cells import Frame
 
 DARK = palette_for("truecolor", dark=True)
@@ -84,6 +84,16 @@ def test_the_chance_level_and_its_band_stand_at_their_places() -> None:
     assert [x for x, cell in enumerate(frame[1]) if cell[0] == "┊"] == [2 + 30]
     assert frame[1][32][1].reverse
     assert lines(frame)[2].rstrip() == " " * 32 + "┊ chance .300"
+
+
+def test_the_second_line_is_named_where_there_is_room() -> None:
+    labels = {"chance_label": "chance 0.050", "limit_label": "95 % below 0.100"}
+    data = BarsData(pairs(3), chance=0.05, chance_limit=0.1, **labels)
+    assert lines(draw(data, 60, 4, DARK))[-1].strip() == "┊ chance 0.050, 95 % below 0.100"
+    assert lines(draw(data, 20, 4, DARK))[-1].strip() == "┊ chance 0.050"
+    assert level_range([0.1, 0.0501, 0.05]) == "0.050-0.100"
+    assert level_range([0.05, 0.0501]) == "0.050"
+    assert level_range([]) == ""
 
 
 def test_hidden_rows_are_announced() -> None:
