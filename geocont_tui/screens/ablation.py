@@ -109,13 +109,20 @@ class AblationScreen(RunScreen):
     def _panes(self) -> list[str]:
         """The panes that can be in focus at this size."""
         panes = ["variants", "view"]
-        if self.has_class("-wide"):
+        is_wide = self.has_class("-wide")
+        if is_wide:
             panes.append("bottom-layers")
         if not self.has_class("-short") and self.size.width >= NORMAL[0]:
             panes.append("bottom-claims")
-        if self.has_class("-wide"):
+        if is_wide:
             panes.append("bottom-log")
-        return panes
+        return [pane for pane in panes if not (is_wide and pane == f"bottom-{self._shown_view}")]
+
+    def _arrange(self) -> None:
+        super()._arrange()
+        for view in ("layers", "claims", "log"):
+            # Nothing is shown twice where all views have a pane.
+            self.query_one("#bottom").set_class(self._shown_view == view, f"-{view}-elsewhere")
 
     def _entitle(self) -> None:
         """Titles change with what the user chooses, not with every event: a title repaints its whole pane."""

@@ -175,7 +175,7 @@ async def test_everything_can_be_read_on_its_background(tmp_path, settings):
 async def test_brackets_in_names_are_shown_literally(tmp_path):
     async with running(tmp_path, (140, 40)) as run:
         text = await run.press("end", "2")
-        assert text.count("Res+GELU+LN [b]") >= 3
+        assert text.count("Res+GELU+LN [b]") >= 2
         assert "Res+GELU+LN [b]" in await run.press("enter")
 
 
@@ -602,6 +602,22 @@ async def test_a_picture_is_an_svg_in_the_runs_folder(tmp_path):
         assert pictures[0].name in text
         await run.press("s")
         assert len(list(run.folder.glob("*.svg"))) == 2
+
+
+@pytest.mark.parametrize(("key", "view"), [("2", "layers"), ("4", "claims"), ("5", "log")])
+async def test_a_wide_screen_shows_nothing_twice(tmp_path, key, view):
+    async with running(tmp_path, (140, 40)) as run:
+        screen = run.app.screen
+        below = screen.query_one(f"#bottom-{view}")
+        assert below.display
+        await run.press("tab", "tab", key)
+        assert not below.display
+        assert screen.focused is None or screen.focused.display
+        for _ in range(4):
+            await run.press("tab")
+            assert screen._pane != f"bottom-{view}"
+        await run.press("1")
+        assert below.display
 
 
 async def test_copying_hands_the_row_to_the_terminal(tmp_path):
