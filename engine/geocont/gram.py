@@ -6,13 +6,14 @@ standard deviation of √(2/((d−1)(d+2))) over random rotations, for any spect
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from geocont import blocks
 
 Side = Literal["v", "u"]
 
@@ -47,9 +48,9 @@ def exact(matrix: Float[Tensor, "m n"], side: Side) -> Gram:
     rows = matrix if side == "v" else matrix.mT
     dimension = rows.shape[1]
     if rows.shape[0] < dimension:
-        return Gram(dimension, sum(_square_sum(block) for block in _blocks(rows, _ROWS)), factor=rows.clone())
+        return Gram(dimension, sum(_square_sum(block) for block in blocks.in_float32(rows, _ROWS)), factor=rows.clone())
     total = torch.zeros(dimension, dimension, device=matrix.device)
-    for block in _blocks(rows, _LARGE_ROWS):
+    for block in blocks.in_float32(rows, _LARGE_ROWS):
         total.addmm_(block.mT, block)
     return Gram(dimension, float(wide(total.diagonal()).sum()), matrix=total)
 
@@ -117,14 +118,14 @@ def probe(
     signs = signs.to(matrix.device, torch.float32)
     result = torch.zeros_like(signs)
     if side == "v":
-        for block in _blocks(matrix, _ROWS):
+        for block in blocks.in_float32(matrix, _ROWS):
             result.addmm_((signs @ block.mT) * scale, block)
         return result * scale
     image = torch.zeros(len(signs), matrix.shape[1], device=matrix.device)
-    for part, block in zip(torch.split(signs, _ROWS, 1), _blocks(matrix, _ROWS), strict=True):
+    for part, block in zip(torch.split(signs, _ROWS, 1), blocks.in_float32(matrix, _ROWS), strict=True):
         image.addmm_(part, block)
     image *= scale
-    return torch.cat([image @ block.mT for block in _blocks(matrix, _ROWS)], 1) * scale
+    return torch.cat([image @ block.mT for block in blocks.in_float32(matrix, _ROWS)], 1) * scale
 
 
 def sketch(
@@ -180,11 +181,6 @@ def _probed(first: Sketch, second: Sketch) -> Float[Tensor, " b"]:
     return known + crossed.double().sum(1) + crossed_back.double().sum(1) + rest
 
 
-def _blocks(rows: Float[Tensor, "r d"], count: int) -> Iterator[Float[Tensor, "b d"]]:
-    for block in torch.split(rows, count):
-        yield block.float()
-
-
 def wide(values: Tensor) -> Tensor:
     """In float64, on the device where that has it."""
     return _with_float64(values).double()
@@ -208,13 +204,13 @@ def _inner(first: Gram, second: Gram) -> float:
         assert second.factor is not None
         return math.fsum(
             _square_sum(one @ other.mT)
-            for one in _blocks(first.factor, _LARGE_ROWS)
-            for other in _blocks(second.factor, _LARGE_ROWS)
+            for one in blocks.in_float32(first.factor, _LARGE_ROWS)
+            for other in blocks.in_float32(second.factor, _LARGE_ROWS)
         )
     whole, factor = (first.matrix, second.factor) if first.matrix is not None else (second.matrix, first.factor)
     assert whole is not None
     assert factor is not None
-    return math.fsum(float(wide((block @ whole) * block).sum()) for block in _blocks(factor, _LARGE_ROWS))
+    return math.fsum(float(wide((block @ whole) * block).sum()) for block in blocks.in_float32(factor, _LARGE_ROWS))
 
 
 def _multiplies_bfloat16(device: torch.device) -> bool:

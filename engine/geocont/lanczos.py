@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from geocont import spectra
+from geocont import blocks, spectra
 
 # The smaller dimension up to which LAPACK in float64 takes milliseconds; the answer then is as good as exact.
 _LARGEST_EXACT = 128
@@ -258,13 +258,11 @@ class _Gram:
         self.scale, self.frobenius = scale, math.nan
 
     def _float32(self, block: Float[Tensor, "row n"]) -> Float[Tensor, "row n"]:
-        turned = block.stride(0) < block.stride(1)
-        dense = block.t().is_contiguous() if turned else block.is_contiguous()
+        dense = block.is_contiguous() or block.t().is_contiguous()
         if self.scale == 1.0 and block.dtype == torch.float32 and dense:
             return block
-        # The scratch lies in memory as the block does, for a turning copy is slow, and without holes: so are those.
-        rows = self._scratch[: block.numel()]
-        rows = rows.view(block.shape[::-1]).t() if turned else rows.view(block.shape)
+        # Without holes, for products with those are slow.
+        rows = blocks.laid_out_as(block, self._scratch)
         if self.scale == 1.0:
             return rows.copy_(block)
         # Neither the entries nor the scale need fit into float32. MPS has nothing wider.
