@@ -111,11 +111,11 @@ def follow(
 
     Give every matrix its own start: one start for all layers fakes alignment between them until it has converged.
 
-    Each pass projects (Rayleigh–Ritz) and multiplies the block by WᵀW, or, where the gap is small, by a Chebyshev
-    polynomial of it that damps what lies under the block's settled Ritz values (Zhou & Saad 2007). Stops when every v1
-    is known to `tolerance` (sine of the angle, by the bound in `Triplets`) or has a relative gap certainly under
-    `gap_tolerance`, or after `passes`; the bound says what was reached. Products in the precision of `matrices`, the
-    small projected problem in float64.
+    After a first product by WᵀW each pass projects (Rayleigh–Ritz) and multiplies the block by WᵀW, or, where the gap
+    is small, by a Chebyshev polynomial of it that damps what lies under the block's settled Ritz values (Zhou & Saad
+    2007). Stops when every v1 is known to `tolerance` (sine of the angle, by the bound in `Triplets`) or has a relative
+    gap certainly under `gap_tolerance`, or after `passes`; the bound says what was reached. Products in the precision
+    of `matrices`, the small projected problem in float64.
     """
     norms, scale, regular = frobenius_norms(matrices)
     found = Triplets(
@@ -138,6 +138,9 @@ def follow(
         image = (block @ matrices.mT) * inverse
         return image, (image @ matrices) * inverse
 
+    # A start is too old to be good enough as it is: a projection would cost more than it says.
+    if len(places):
+        block = torch.linalg.qr(multiply(block)[1].mT).Q.mT
     number = 0
     while len(places):
         number += 1

@@ -246,3 +246,9 @@ def test_shares_hold_every_network_once_and_are_of_a_size(steps, count):
     assert sorted(place for share in dealt for place in share) == list(range(len(steps)))
     loads = [sum(steps[place] for place in share) for share in dealt]
     assert max(loads) - min(loads) <= max(steps)
+
+
+def test_the_seeds_of_a_variant_do_not_all_come_to_the_same_share():
+    networks = [(variant(name), seed) for seed in range(3) for name in ("slow", "fast", "slow too", "fast too")]
+    for share in crew.shares(networks, 2):
+        assert {networks[place][0].name for place in share} == {"slow", "fast", "slow too", "fast too"}

@@ -190,7 +190,8 @@ def shares(networks: Sequence[tuple[AnyVariant, int]], count: int) -> list[tuple
 
     dealt: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
-    for place in sorted(range(len(networks)), key=work, reverse=True):
+    # Variant after variant: a step of one takes longer than of another of as much work, so its seeds are spread.
+    for place in sorted(range(len(networks)), key=lambda place: (-work(place), networks[place][0].name)):
         least = loads.index(min(loads))
         dealt[least].append(place)
         loads[least] += work(place)

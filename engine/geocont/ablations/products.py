@@ -18,7 +18,7 @@ _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointw
 
 
 class WeightGradients:
-    """Takes the gradients of the weights of all layers, in place of leaves: each is written once.
+    """Multiplies and keeps the gradients of the weights of all layers, in place of leaves: each is written once.
 
     `values` are those of the latest step and `totals` the sum over all earlier steps that were settled. Adding up costs
     the more the less of it is in the cache: every second step adds its own gradient and the one before it.
@@ -46,18 +46,27 @@ class WeightGradients:
         """Expect another part of the gradients of this step: they add up."""
         self._is_first = False
 
-    def take(self, layer: int, gradient: Float[Tensor, "network m n"]) -> None:
-        """Keep the gradient of a layer's weight."""
-        if self._is_adding:
-            began = time.perf_counter()
-            if self._is_first:
-                self._total_of[layer].add_(self._value_of[layer])
-            self._total_of[layer].add_(gradient)
-            self.seconds += time.perf_counter() - began
-        if self._is_first:
-            self._value_of[layer].copy_(gradient)
+    def take(self, layer: int, gradient: Float[Tensor, "network row m"], x: Float[Tensor, "network row n"]) -> None:
+        """Keep the gradient of a layer's weight, gradientᵀ x."""
+        value = self._value_of[layer]
+        # Written where it stays; only parts of a step, and what another precision has multiplied, must be copied.
+        is_direct = self._is_first and x.dtype == value.dtype
+        part = value if is_direct else _product(gradient.mT, x.mT)
+        if self._is_adding and self._is_first:
+            self._add(layer, value)
+        if is_direct:
+            torch.bmm(gradient.mT, x, out=value)
+        elif self._is_first:
+            value.copy_(part)
         else:
-            self._value_of[layer].add_(gradient)
+            value.add_(part)
+        if self._is_adding:
+            self._add(layer, part)
+
+    def _add(self, layer: int, part: Float[Tensor, "network m n"]) -> None:
+        began = time.perf_counter()
+        self._total_of[layer].add_(part)
+        self.seconds += time.perf_counter() - began
 
     def settle(self) -> None:
         """Add to `totals` what they lack: before `values` are changed, and where `totals` are wanted."""
@@ -112,8 +121,7 @@ class _Linear(torch.autograd.Function):
     def backward(context: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = context.saved_tensors  # type: ignore[attr-defined]
         to_x = _product(gradient, weight.mT) if context.needs_input_grad[0] else None  # type: ignore[attr-defined]
-        to_weight = _product(gradient.mT, x.mT)
         if context.gradients is None:  # type: ignore[attr-defined]
-            return to_x, to_weight, None, None
-        context.gradients.take(context.layer, to_weight)  # type: ignore[attr-defined]
+            return to_x, _product(gradient.mT, x.mT), None, None
+        context.gradients.take(context.layer, gradient, x)  # type: ignore[attr-defined]
         return to_x, None, None, None
