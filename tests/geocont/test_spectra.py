@@ -51,15 +51,50 @@ def test_followed_vectors_agree_with_lapack_in_float64_and_respect_their_bound(r
     assert bool(found.regular[0])
 
 
+@pytest.mark.parametrize(("decompose", "tolerance"), [(spectra.exact, 1e-6), (spectra.from_gram, 3e-4)])
 @pytest.mark.parametrize(("rows", "columns"), [(40, 40), (64, 20), (20, 64)])
-def test_exact_agrees_with_lapack_in_float64(rows, columns):
+def test_full_decompositions_agree_with_lapack_in_float64(decompose, tolerance, rows, columns):
     matrix = planted(rows, columns, list(np.geomspace(1, 1e-3, 20)), seed=3)
-    found = spectra.exact(matrix.float()[None])
+    found = decompose(matrix.float()[None])
     left, sigma, right = np.linalg.svd(matrix.numpy(), full_matrices=False)
-    np.testing.assert_allclose(found.singular_values[0].numpy()[:20], sigma[:20], atol=1e-6)
+    np.testing.assert_allclose(found.singular_values[0].numpy()[:20], sigma[:20], atol=tolerance)
     for index in range(10):
         assert sine(found.right[0, index], right[index]) < 1e-3
         assert sine(found.left[0, index], left[:, index]) < 1e-3
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 40),
+    rank=st.integers(1, 40),
+    scale=st.sampled_from([1e-30, 1.0, 1e30]),
+    seed=st.integers(0, 10**6),
+)
+def test_what_is_weighed_by_the_spectrum_is_as_good_from_the_gram_matrix(rows, columns, rank, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rank = min(rank, rows, columns)
+    factors = [torch.randn(2, *shape, generator=generator) for shape in ((rows, rank), (rank, columns))]
+    matrices = factors[0] @ factors[1] * scale
+    found, exact = spectra.from_gram(matrices), spectra.exact(matrices)
+    largest = exact.singular_values[..., :1]
+    torch.testing.assert_close(found.singular_values / largest, exact.singular_values / largest, rtol=0, atol=2e-3)
+    products = (found.left.mT * found.singular_values[..., None, :]) @ found.right
+    torch.testing.assert_close(products / largest[..., None], matrices / largest[..., None], rtol=0, atol=1e-5)
+    known = exact.v1_error_bound < 1e-3
+    same = (found.right[..., 0, :] * exact.right[..., 0, :]).sum(-1).abs()
+    assert (same[known] > 1 - 1e-5).all()
+    assert (found.v1_error_bound >= 0).all()
+
+
+def test_a_gram_matrix_on_which_lapack_fails_is_not_the_end(monkeypatch):
+    def fail(*_):
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
+
+    matrix = planted(16, 16, [3.0, 1.0, 0.5], seed=0).float()[None]
+    monkeypatch.setattr(torch.linalg, "eigh", fail)
+    found, exact = spectra.from_gram(matrix), spectra.exact(matrix)
+    torch.testing.assert_close(found.right, exact.right, rtol=0, atol=0)
 
 
 def test_zero_and_non_finite_matrices_are_marked_and_do_not_disturb_the_others():
@@ -69,7 +104,7 @@ def test_zero_and_non_finite_matrices_are_marked_and_do_not_disturb_the_others()
     endless = good.clone()
     endless[0, 0] = math.inf
     stack = torch.stack([torch.zeros(16, 16), good, broken, endless])
-    for found in (spectra.exact(stack), spectra.follow(stack, start((4,), 6, 16, 1))):
+    for found in (spectra.exact(stack), spectra.from_gram(stack), spectra.follow(stack, start((4,), 6, 16, 1))):
         assert found.regular.tolist() == [False, True, False, False]
         assert float(found.singular_values[1, 0]) == pytest.approx(3.0, rel=1e-5)
         assert torch.isfinite(found.right[1]).all()

@@ -264,7 +264,7 @@ class Follower:
         known, self._initial_triplets = self._initial_triplets, None
         if known is not None and torch.equal(weights, self.initial):
             return known
-        return spectra.exact(weights)
+        return spectra.from_gram(weights)
 
     def _leading(self, full: spectra.Triplets) -> spectra.Triplets:
         self._blocks["weight"] = full.right[..., : self._rows["weight"], :]

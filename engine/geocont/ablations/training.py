@@ -161,7 +161,7 @@ def _draw(
 ) -> tuple[Float[Tensor, " parameter"], spectra.Triplets]:
     """The initial parameters of a network and the decompositions of its hidden weights (leading dimension 1)."""
     parameters = _initial_parameters(initialization, shape, seed)
-    return parameters, spectra.exact(residual_mlp.blocks(parameters[None], shape)["hidden_weight"])
+    return parameters, spectra.from_gram(residual_mlp.blocks(parameters[None], shape)["hidden_weight"])
 
 
 def _initial_parameters(
