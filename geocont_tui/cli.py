@@ -5,6 +5,7 @@ Every error ends here, as two lines on stderr: what is wrong, and what to do.
 """
 
 import difflib
+import errno
 import shlex
 import sys
 from contextlib import closing
@@ -120,6 +121,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             raise
+        # Results have words of their own; this is the help or the version.
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            return _complain(f"standard output cannot be written: {error.strerror}", "write it elsewhere", _FAILED)
         problem = f"{type(error).__name__}: {error}"
         return _complain(problem, "report this as a bug, with what --debug prints", _FAILED)
 

@@ -218,6 +218,12 @@ def test_overrides_that_are_refused(tmp_path, override, problem, remedy):
     assert remedy in error.remedy
 
 
+def test_a_fault_is_looked_for_where_it_is(tmp_path):
+    assert str(refusal(small(tmp_path), "defaults.width=0")).startswith("--set: defaults.width: ")
+    broken = small(tmp_path, SMALL.replace("width = 64", "width = -64"))
+    assert str(refusal(broken, "defaults.width=0")).startswith(f"{broken}: variants[1].width: ")
+
+
 def test_an_override_without_effect_is_refused(tmp_path):
     text = SMALL.replace('activation = "none"', 'activation = "none"\nwidth = 16')
     error = refusal(small(tmp_path, text), "defaults.width=64")

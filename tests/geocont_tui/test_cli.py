@@ -456,3 +456,16 @@ def test_a_working_directory_that_was_deleted_is_said(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert refused(["runs"], capfd)[0].startswith("the working directory cannot be used")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["ablate", "--help"]])
+def test_help_that_cannot_be_written_is_no_bug(arguments):
+    command = [sys.executable, "-m", "geocont_tui", *arguments]
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        "error: standard output cannot be written: No space left on device",
+        "  try: write it elsewhere",
+    ]

@@ -287,7 +287,14 @@ def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> AnyExperiment:
         _assign(table, override)
     if is_deep(table):
         raise InputError("--set: a key is nested too deeply", "for example --set defaults.optimizer.epsilon=1e-7")
-    experiment = resolve(table, source=str(path))
+    try:
+        experiment = resolve(table, source=str(path))
+    except InputError:
+        # Whose fault it is: the file's, where it is refused as it stands, or else that of an override.
+        if overrides:
+            resolve(read_toml(path), source=str(path))
+            resolve(table, source="--set")
+        raise
     if experiment.data.path is None:
         return experiment
     try:
