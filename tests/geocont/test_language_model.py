@@ -120,8 +120,11 @@ def test_gradients_are_those_of_autograd_in_parts_as_in_one(seed, gate, residual
 
 
 @settings(max_examples=20, deadline=None)
-@given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 3)), min_size=1, max_size=8))
-def test_gradients_add_up_over_steps_and_parts(steps):
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(1, 3)), min_size=1, max_size=8),
+    precision=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_gradients_add_up_over_steps_and_parts(steps, precision):
     generator = torch.Generator().manual_seed(0)
     taken = products.WeightGradients(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4))
     total = torch.zeros(2, 1, 3, 4)
@@ -129,12 +132,14 @@ def test_gradients_add_up_over_steps_and_parts(steps):
         taken.begin(is_measured)
         if is_measured:
             torch.testing.assert_close(taken.totals, total)
-        drawn = torch.randn((parts, 2, 1, 3, 4), generator=generator)
-        for place, part in enumerate(drawn):
+        upstream = torch.randn((parts, 2, 1, 5, 3), generator=generator).to(precision)
+        inputs = torch.randn((parts, 2, 1, 5, 4), generator=generator).to(precision)
+        drawn = (upstream.mT @ inputs).float()
+        for place in range(parts):
             if place:
                 taken.go_on()
             for layer in range(2):
-                taken.take(layer, part[layer])
+                taken.take(layer, upstream[place, layer], inputs[place, layer])
         torch.testing.assert_close(taken.values, drawn.sum(0))
         total = total + drawn.sum(0)
     taken.settle()
