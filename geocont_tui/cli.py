@@ -121,8 +121,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             raise
-        # Results have words of their own; this is the help or the version.
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        # Whatever else is written has words of its own for this.
+        is_about_itself = not {"--help", "-h", "--version"}.isdisjoint(arguments)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and is_about_itself:
             return _complain(f"standard output cannot be written: {error.strerror}", "write it elsewhere", _FAILED)
         problem = f"{type(error).__name__}: {error}"
         return _complain(problem, "report this as a bug, with what --debug prints", _FAILED)

@@ -79,13 +79,13 @@ def frobenius_norms(
     return norms, torch.where(regular, norms, 1.0), regular
 
 
-def exact(matrices: Float[Tensor, "*stack m n"], leading: int | None = None) -> Triplets:
-    """All (or the `leading`) singular triplets by a full decomposition in the precision of `matrices`.
+def exact(matrices: Float[Tensor, "*stack m n"]) -> Triplets:
+    """All singular triplets by a full decomposition in the precision of `matrices`.
 
     The error bound is the rounding error of a backward stable decomposition, min(m, n)·ε·σ1/(σ1 − σ2).
     Zero and non-finite matrices never reach LAPACK.
     """
-    return _decomposed(matrices, _svd, leading)
+    return _decomposed(matrices, _svd)
 
 
 def from_gram(matrices: Float[Tensor, "*stack m n"]) -> Triplets:
@@ -95,7 +95,7 @@ def from_gram(matrices: Float[Tensor, "*stack m n"]) -> Triplets:
     about √ε·σ1 are lost in rounding, and their u_i with them.
     """
     # Of a wide matrix WᵀW would be the larger of the two Gram matrices.
-    return _decomposed(matrices, _svd if matrices.shape[-2] < matrices.shape[-1] else _from_gram, None)
+    return _decomposed(matrices, _svd if matrices.shape[-2] < matrices.shape[-1] else _from_gram)
 
 
 _Decomposition = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -118,17 +118,16 @@ def _from_gram(matrices: Float[Tensor, "*stack m n"]) -> tuple[Tensor, Tensor, T
     return images / sigma[..., None].clamp_min(torch.finfo(sigma.dtype).tiny), sigma, right
 
 
-def _decomposed(matrices: Float[Tensor, "*stack m n"], decomposition: _Decomposition, leading: int | None) -> Triplets:
+def _decomposed(matrices: Float[Tensor, "*stack m n"], decomposition: _Decomposition) -> Triplets:
     norms, scale, regular = frobenius_norms(matrices)
     scaled = torch.where(regular[..., None, None], matrices / scale[..., None, None].to(matrices.dtype), 0.0)
     left, sigma, right = decomposition(scaled)
-    count = sigma.shape[-1] if leading is None else min(leading, sigma.shape[-1])
     gap = (sigma[..., 0] - sigma[..., 1]).clamp_min(0) if sigma.shape[-1] > 1 else sigma[..., 0]
     rounding = min(matrices.shape[-2:]) * torch.finfo(matrices.dtype).eps
     return Triplets(
-        left=left[..., :count, :].contiguous(),
-        singular_values=(sigma[..., :count].double() * scale[..., None]).to(matrices.dtype),
-        right=right[..., :count, :].contiguous(),
+        left=left.contiguous(),
+        singular_values=(sigma.double() * scale[..., None]).to(matrices.dtype),
+        right=right.contiguous(),
         frobenius=norms.to(matrices.dtype),
         v1_error_bound=rounding * sigma[..., 0] / gap,
         regular=regular,

@@ -221,7 +221,9 @@ def test_overrides_that_are_refused(tmp_path, override, problem, remedy):
 def test_a_fault_is_looked_for_where_it_is(tmp_path):
     assert str(refusal(small(tmp_path), "defaults.width=0")).startswith("--set: defaults.width: ")
     broken = small(tmp_path, SMALL.replace("width = 64", "width = -64"))
-    assert str(refusal(broken, "defaults.width=0")).startswith(f"{broken}: variants[1].width: ")
+    assert str(refusal(broken, "seeds=5")).startswith(f"{broken}: variants[1].width: ")
+    # What an override has mended is not the fault.
+    assert str(refusal(broken, "variants.std 0.02.width=64", "seeds=0")).startswith("--set: seeds: ")
 
 
 def test_an_override_without_effect_is_refused(tmp_path):

@@ -289,10 +289,9 @@ def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> AnyExperiment:
         raise InputError("--set: a key is nested too deeply", "for example --set defaults.optimizer.epsilon=1e-7")
     try:
         experiment = resolve(table, source=str(path))
-    except InputError:
-        # Whose fault it is: the file's, where it is refused as it stands, or else that of an override.
-        if overrides:
-            resolve(read_toml(path), source=str(path))
+    except InputError as error:
+        # Whose fault it is: the file's, where it is refused with the same words as it stands, or that of an override.
+        if overrides and str(error) != _refusal(read_toml(path), source=str(path)):
             resolve(table, source="--set")
         raise
     if experiment.data.path is None:
@@ -304,6 +303,14 @@ def read(name_or_file: str, overrides: tuple[str, ...] = ()) -> AnyExperiment:
     if isinstance(experiment, LanguageExperiment):
         return msgspec.structs.replace(experiment, data=msgspec.structs.replace(experiment.data, path=absolute))
     return msgspec.structs.replace(experiment, data=msgspec.structs.replace(experiment.data, path=absolute))
+
+
+def _refusal(table: dict[str, Any], source: str) -> str | None:
+    try:
+        resolve(table, source)
+    except InputError as error:
+        return str(error)
+    return None
 
 
 def resolve(table: dict[str, Any], source: str) -> AnyExperiment:
