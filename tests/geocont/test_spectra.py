@@ -87,6 +87,13 @@ def test_what_is_weighed_by_the_spectrum_is_as_good_from_the_gram_matrix(rows, c
     assert (found.v1_error_bound >= 0).all()
 
 
+@pytest.mark.parametrize("decompose", [spectra.exact, spectra.from_gram])
+def test_where_rounding_alone_orders_the_singular_values_nothing_is_promised(decompose):
+    generator = torch.Generator().manual_seed(0)
+    rotations = torch.linalg.qr(torch.randn(200, 8, 8, generator=generator)).Q
+    assert (decompose(rotations).v1_error_bound > 1).all()
+
+
 def test_a_gram_matrix_on_which_lapack_fails_is_not_the_end(monkeypatch):
     def fail(*_):
         raise torch.linalg.LinAlgError("the algorithm failed to converge")
